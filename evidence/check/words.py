@@ -12,9 +12,9 @@ from evidence.lib import common
 
 # Word or pattern → what to write instead, and how often it may be there.
 LIMITS = {
-    r"\btold\b": ("reported, configured, given", 163),
-    r"\bsaid\b": ("reported, printed, given", 185),
-    r"\broom\b": ("memory, budget, capacity", 147),
+    r"\btold\b": ("reported, configured, given", 92),
+    r"\bsaid\b": ("reported, printed, given", 121),
+    r"\broom\b": ("memory, budget, capacity", 50),
     r"\bbehind\b": ("after", 6),
     r"\bbeside\b": ("next to, besides, compared with", 83),
     r"\bnobody\b": ("the passive voice", 7),

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use alight_formats::safetensors::{Shard, merge, parse, parse_index};
+use alight_formats::safetensors::{SafeTensorsShard, merge, parse, parse_index};
 use libfuzzer_sys::fuzz_target;
 
 fn good_message(error: &dyn std::error::Error) {
@@ -29,7 +29,7 @@ fn check(bytes: &[u8]) {
         end = tensor.range.end;
     }
     assert_eq!((end, end), (file.data_end, bytes.len() as u64));
-    let shard = Shard { name: "a.safetensors", file: &file };
+    let shard = SafeTensorsShard { name: "a.safetensors", file: &file };
     assert_eq!(merge(None, &[shard]).expect("one file").tensors.len(), file.tensors.len());
     // Two of the same cannot be one model, if they hold anything.
     assert_eq!(merge(None, &[shard, shard]).is_ok(), file.tensors.is_empty());

@@ -69,8 +69,11 @@ fn of_safetensors(source: &ModelFiles) -> PyResult<Vec<Info>> {
     let headers = headers.map(|(map, copy)| parsed(map, safetensors::parse(copy)));
     let headers = headers.collect::<PyResult<Vec<SafeTensors<'_>>>>()?;
     let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
-    let shards: Vec<safetensors::Shard<'_, '_>> =
-        names.iter().zip(&headers).map(|(name, file)| safetensors::Shard { name, file }).collect();
+    let shards: Vec<safetensors::SafeTensorsShard<'_, '_>> = names
+        .iter()
+        .zip(&headers)
+        .map(|(name, file)| safetensors::SafeTensorsShard { name, file })
+        .collect();
     let index = source.index.as_ref();
     let named = index.unwrap_or(&files[0]).path();
     let index = index.map(|map| (map, alight_files::copy(map)));

@@ -25,7 +25,7 @@ pub struct Completion {
     /// What `alight run` would write into a pipe: thinking between <think> and </think>, then the answer.
     #[pyo3(get)]
     text: String,
-    /// What was said to the user.
+    /// The text that was shown to the user.
     #[pyo3(get)]
     answer: String,
     /// The model's thinking; `None` if it did not.
@@ -67,18 +67,18 @@ impl Completion {
         let Some(logprobs) = &self.logprobs else { return Ok(None) };
         let all = PyList::empty(py);
         for one in logprobs {
-            let (told, top) = (PyDict::new(py), PyDict::new(py));
+            let (entry, top) = (PyDict::new(py), PyDict::new(py));
             for (token, logprob) in &one.top {
                 top.set_item(token, logprob)?;
             }
-            told.set_item("logprob", one.chosen)?;
-            told.set_item("top", top)?;
-            all.append(told)?;
+            entry.set_item("logprob", one.chosen)?;
+            entry.set_item("top", top)?;
+            all.append(entry)?;
         }
         Ok(Some(all))
     }
 
-    /// Why it ended: "stop" (the model ended it, or a text of `stop` did), "length" (`max_tokens`), "context" (no room), or
+    /// Why it ended: "stop" (the model ended it, or a text of `stop` did), "length" (`max_tokens`), "context" (it is full), or
     /// "interrupted" (the stream was closed); `None` while it is made.
     #[getter]
     fn finish(&self) -> Option<&'static str> {
@@ -181,7 +181,7 @@ impl Making {
             }
         };
         match event {
-            EngineEvent::Prompt { reused } => self.reused = reused,
+            EngineEvent::Prompt { reused, .. } => self.reused = reused,
             EngineEvent::Token(id, logits) => {
                 self.tokens.push(id);
                 if let TokenLogits::Logprobs(logprobs) = logits {
@@ -195,7 +195,8 @@ impl Making {
             }
             EngineEvent::Finished(finish) => self.end(finish),
             // Failures are errors of `next`; nothing else was requested.
-            EngineEvent::Reading { .. }
+            EngineEvent::Waiting { .. }
+            | EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)
             | EngineEvent::Refused(_)

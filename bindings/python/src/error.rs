@@ -207,8 +207,9 @@ pub fn too_long(problem: &TooLong) -> PyErr {
 }
 
 /// A message about a context, with Python's keyword in place of the command's option.
-fn as_keyword(said: &str) -> String {
-    said.replace("with -c,", "with context=…,")
+fn as_keyword(problem: &str) -> String {
+    problem
+        .replace("with -c,", "with context=…,")
         .replace("with -c ", "with context=")
         .replace("larger -c", "larger context=…")
 }

@@ -20,7 +20,7 @@ fn hub(offline: bool) -> PyResult<Hub> {
 /// pull, and the received bytes are kept.
 fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled, Failed> {
     let mut raised = None;
-    let mut told = None;
+    let mut reported = None;
     let pulled = hub.pull(name, &mut |event| {
         let new = match event {
             Event::Progress { received, total } if total > 0 => Some((received, total)),
@@ -29,7 +29,7 @@ fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled,
         let tell = |py: Python<'_>| {
             py.check_signals()?;
             match (progress, new) {
-                (Some(progress), Some(new)) if told.replace(new) != Some(new) => {
+                (Some(progress), Some(new)) if reported.replace(new) != Some(new) => {
                     progress.call1(py, new).map(drop)
                 }
                 _ => Ok(()),

@@ -315,7 +315,7 @@ impl Model {
     ///   thinking=True         False hides the model's thinking, and turns it off where the chat template can
     ///   parse_special=False   let special tokens written in the prompt be special
     ///   raw=False             give a text to the model as it is, without the chat template
-    ///   system=None           what the model is told before a text or a conversation
+    ///   system=None           the system message before a text or a conversation
     ///   json_schema=None      the answer is JSON of this schema: a dict, a bool, or a text of JSON
     ///   grammar=None          the answer follows this grammar: llama.cpp's GBNF, or llguidance's Lark after %llguidance
     ///   regex=None            the answer matches this regular expression

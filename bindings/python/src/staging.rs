@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use alight_pages::transfer::{Method, Options, Piece, transfer};
+use alight_pages::transfer::{Piece, TransferMethod, TransferOptions, transfer};
 use alight_pages::{Facts, Load, LoadRequest, ReadMethod, Region, choose, page_size};
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyOSError, PyValueError};
 use pyo3::ffi;
@@ -37,13 +37,13 @@ struct State {
 
 #[pymethods]
 impl Staging {
-    /// Room for any range of `nbytes` bytes. `gpu` is CUDA's number of one that it is for, in whose context the driver locks pages: every GPU may
+    /// Memory for any range of `nbytes` bytes. `gpu` is CUDA's number of one that it is for, in whose context the driver locks pages: every GPU may
     /// copy from it then.
     #[new]
     #[pyo3(signature = (nbytes, gpu=None))]
     fn new(py: Python<'_>, nbytes: usize, gpu: Option<i64>) -> PyResult<Staging> {
-        let room = nbytes.max(1).checked_add(2 * page_size());
-        let region = room.and_then(|room| Region::new(room).ok());
+        let space = nbytes.max(1).checked_add(2 * page_size());
+        let region = space.and_then(|space| Region::new(space).ok());
         let Some(region) = region else {
             return Err(PyMemoryError::new_err(format!("no memory for {nbytes} bytes")));
         };
@@ -76,10 +76,10 @@ impl Staging {
         let page = page_size() as u64;
         // The same offset in a page as in the file, so that direct reads need no copy.
         let at = (start % page) as usize;
-        let room = self.region.len() - at;
-        if stop < start || stop - start > room as u64 {
+        let space = self.region.len() - at;
+        if stop < start || stop - start > space as u64 {
             return Err(PyValueError::new_err(format!(
-                "bytes {start} to {stop}, and there is room for {room}"
+                "bytes {start} to {stop}, and it has {space} bytes"
             )));
         }
         let _reading = Reading::begin(&self.state)?;
@@ -93,7 +93,7 @@ impl Staging {
                 unsafe { Piece::at(range, target.add(offset)) }
             })
             .collect();
-        let method = if direct { Method::Direct } else { Method::Read };
+        let method = if direct { TransferMethod::Direct } else { TransferMethod::Read };
         let target = SendPointer(target);
         py.detach(move || {
             let _ = &target;
@@ -103,7 +103,7 @@ impl Staging {
                 map.path(),
                 &pieces,
                 method,
-                &Options::default(),
+                &TransferOptions::default(),
                 &never,
                 &|_, _| {},
             )

@@ -37,8 +37,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for MessageArg {
 }
 
 impl From<MessageArg> for Message {
-    fn from(said: MessageArg) -> Message {
-        Message::new(said.role, said.content)
+    fn from(message: MessageArg) -> Message {
+        Message::new(message.role, message.content)
     }
 }
 

@@ -389,7 +389,7 @@ def test_places_that_cannot_be(smollm2):
     for layer, pos, window, text in (
         (2, 0, 0, "layer 2 of 2"),
         (-1, 0, 0, "'layer' has -1"),
-        (0, 4095, 0, "2 tokens from position 4095 on, where the cache has room for 4096"),
+        (0, 4095, 0, "2 tokens from position 4095 on, where the cache holds 4096"),
         (0, -1, 0, "'pos' has -1"),
         (0, 0, -5, "'window' has -5"),
     ):

@@ -37,14 +37,14 @@ struct Default {
 }
 
 /// The user's file.
-struct File {
+struct DefaultsFile {
     path: PathBuf,
     table: Table,
     /// The lines of names, by section; those before the first section are under the empty name.
     lines: HashMap<(String, String), usize>,
 }
 
-impl File {
+impl DefaultsFile {
     /// Returns the location of a name, for an error.
     fn place(&self, section: &str, name: &str) -> String {
         let line = self.lines.get(&(section.to_owned(), name.to_owned()));
@@ -123,7 +123,7 @@ fn file() -> Option<PathBuf> {
     }
 }
 
-fn read(path: PathBuf) -> Outcome<File> {
+fn read(path: PathBuf) -> Outcome<DefaultsFile> {
     let text = text_input::read(From::File(&path), "the configuration", LIMIT);
     let text = text.map_err(|error| match env::var_os(NAMED) {
         Some(_) => error.context(format!("the file that {NAMED} names")),
@@ -145,11 +145,11 @@ fn read(path: PathBuf) -> Outcome<File> {
         lines.insert((String::new(), section), at);
     }
     let table = Table::deserialize(toml::Deserializer::from(parsed)).map_err(wrong)?;
-    Ok(File { path, table, lines })
+    Ok(DefaultsFile { path, table, lines })
 }
 
 /// Refuses names that belong to no option.
-fn check(file: &File, cli: &Command) -> Outcome {
+fn check(file: &DefaultsFile, cli: &Command) -> Outcome {
     let unknown = |section: &str, name: &str, of: &str, commands: &[&str]| {
         let place = file.place(section, name);
         let near = commands.iter().find_map(|command| near(cli, command, name));

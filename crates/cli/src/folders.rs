@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 /// A kind of folder: the variable that names it, and its default within the home folder.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind(&'static str, &'static str);
+pub struct FolderKind(&'static str, &'static str);
 
 /// Data that can be created again.
-pub const CACHE: Kind = Kind("XDG_CACHE_HOME", ".cache");
+pub const CACHE: FolderKind = FolderKind("XDG_CACHE_HOME", ".cache");
 /// Records that this program keeps for itself.
-pub const STATE: Kind = Kind("XDG_STATE_HOME", ".local/state");
+pub const STATE: FolderKind = FolderKind("XDG_STATE_HOME", ".local/state");
 
 /// The user's settings.
-pub const CONFIG: Kind = Kind("XDG_CONFIG_HOME", ".config");
+pub const CONFIG: FolderKind = FolderKind("XDG_CONFIG_HOME", ".config");
 
 /// Returns this program's part of a folder; `None` if neither the variable nor `HOME` is set.
-pub fn of_user(kind: Kind) -> Option<PathBuf> {
+pub fn of_user(kind: FolderKind) -> Option<PathBuf> {
     // The specification requires that relative paths are ignored.
     let absolute =
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -183,7 +183,7 @@ pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
 }
 
 /// The text data in a model's files, for engines that compute with its weights in another process.
-pub struct Text {
+pub struct ModelText {
     /// The model's name.
     pub name: String,
     /// Its tokenizer and chat template.
@@ -200,14 +200,14 @@ pub fn vocabulary(path: &Path) -> Outcome<Vocabulary> {
 }
 
 /// Opens the model at `path` for its text only. Models that the native engine would reject are rejected here, too.
-pub fn text(path: &Path) -> Outcome<Text> {
+pub fn text(path: &Path) -> Outcome<ModelText> {
     let path = &source::model_file(path)?;
     let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;
-    let read = || -> Result<Text, ModelError> {
+    let read = || -> Result<ModelText, ModelError> {
         let spec = describe::spec(&maps)?;
         let copy = alight_files::copy(&maps[0]);
         let name = describe::name(&alight_files::parse(&maps[0], &copy)?, path);
-        Ok(Text { name, vocabulary: describe::vocabulary(&maps[0])?, trained: spec.context })
+        Ok(ModelText { name, vocabulary: describe::vocabulary(&maps[0])?, trained: spec.context })
     };
     Ok(read().map_err(|error| anyhow!(error))?)
 }

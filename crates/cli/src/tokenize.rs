@@ -91,7 +91,7 @@ pub fn main(args: &TokenizeArgs) -> Outcome {
     }
     if args.json {
         let tokens = Tokens { tokenizer, ids: &ids };
-        return output::json(&Line { model: &args.model, count: ids.len(), tokens });
+        return output::json(&TokensLine { model: &args.model, count: ids.len(), tokens });
     }
     output::written(
         |out| if args.ids { write_ids(&ids, out) } else { write_lines(tokenizer, &ids, out) },
@@ -140,7 +140,7 @@ fn write_lines(tokenizer: &Tokenizer, ids: &[u32], out: &mut dyn Write) -> io::R
 
 /// The line of `--json`. Fields are only ever added.
 #[derive(Serialize)]
-struct Line<'a> {
+struct TokensLine<'a> {
     #[serde(serialize_with = "output::lossy")]
     model: &'a Path,
     count: usize,

@@ -233,6 +233,7 @@ fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
             (&content[0]["type"], &content[0]["thinking"]),
             (&json!("thinking"), &json!("So it is."))
         );
+        assert_ne!(content[0]["signature"], "", "pydantic-ai takes such thinking for text");
         if blocks == 3 {
             let wanted = (&json!("f"), &json!({"b": [1]}));
             assert_eq!((&content[2]["name"], &content[2]["input"]), wanted);
@@ -254,7 +255,6 @@ fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
                             let json = delta["partial_json"].as_str().unwrap();
                             block["input"] = serde_json::from_str(json).unwrap();
                         }
-                        "signature_delta" => {}
                         kind => {
                             let field = kind.strip_suffix("_delta").unwrap();
                             let all = format!(
@@ -360,7 +360,7 @@ fn calls_of_strict_tools_keep_to_their_schemas() {
             "",
         ),
     ] {
-        let template = format!("{{{{ messages[-1].content }}}}<no>{{# {names} #}}");
+        let template = format!("{{{{ messages[-1].content }}}}<no>{{# tools {names} #}}");
         for (strict, expected) in [(false, json!({"c": 2})), (true, json!({"b": 1}))] {
             let message = called(&said, &template, strict);
             let call = &message["tool_calls"][0]["function"];
@@ -547,6 +547,18 @@ fn what_is_held_begins_where_the_thinking_ends() {
     let choice = message_of(&said, 1, "<think>", json!({"response_format": format, "tools": null}));
     assert_eq!(choice["message"]["reasoning_content"], "So ", "{choice}");
     assert_eq!(choice["message"]["content"], "{\"b\":1}", "{choice}");
+    // Between both, blanks, or the mark before an answer, as the model has learned them.
+    for (between, clue) in
+        [(vec![text("\n\n")], ""), (vec![text("\n"), own("<response>")], "{# <tool_call> #}")]
+    {
+        let mut said = vec![text("{\"b\":1}"), own("<think>"), text("So "), own("</think>")];
+        said.extend(between);
+        said.push(text("{\"b\":7}"));
+        let more = json!({"response_format": format, "tools": null});
+        let choice = message_of(&said, 1, &format!("<think>{clue}"), more);
+        assert_eq!(choice["message"]["reasoning_content"], "So ", "{choice}");
+        assert_eq!(choice["message"]["content"], "{\"b\":7}", "{clue} {choice}");
+    }
     // A call that must be made, in the model's own notation.
     let said = [
         text("{\"b\": 1}"),
@@ -578,6 +590,22 @@ fn what_is_held_begins_where_the_thinking_ends() {
     let choice = message_of(&said, 1, "<think>{# <arg_key> #}", json!({}));
     assert_eq!(choice["message"]["reasoning_content"], "So <tool_call>f(c)", "{choice}");
     assert_eq!(choice["message"]["content"], "Yes.", "{choice}");
+}
+
+#[test]
+fn the_id_that_a_model_gives_a_call_reaches_clients_of_ollama() {
+    let folder = tempfile::tempdir().unwrap();
+    let call =
+        "<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{\"b\": 1}<|tool_call_end|>";
+    let model = said::model(folder.path(), &[(call, OWN)], 0);
+    let template = "{{ messages[-1].content }}<no>{# tools <|tool_call_begin|> #}";
+    let template = write(folder.path(), "template", template);
+    let serving = Serving::start(&[&*model, "--no-cache", "--chat-template-file", &*template]);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let body = json!({"messages": messages(), "tools": tools, "stream": false});
+    let called = &serving.post("/api/chat", &body).json()["message"]["tool_calls"][0];
+    let expected = json!({"id": "functions.f:3", "function": {"name": "f", "arguments": {"b": 1}}});
+    assert_eq!(*called, expected);
 }
 
 #[test]
@@ -973,7 +1001,7 @@ fn a_prompt_can_be_echoed_scored_biased_and_embedded() {
     let biased = json!({"messages": messages(), "logit_bias": {"9": 1000}, "max_tokens": 2, "ignore_eos": true});
     let answer = serving.post(CHAT, &biased).json();
     assert_eq!(answer["choices"][0]["message"]["content"], "\n\nYes\n\nYes");
-    for bias in [json!({"99999": 1}), json!({"x": 1}), json!({"3": "a"}), json!([1])] {
+    for bias in [json!({"99999": 1}), json!({"": 1}), json!({"3": "a"}), json!([1])] {
         let wrong = serving.post(CHAT, &json!({"messages": messages(), "logit_bias": bias}));
         assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("logit_bias")));
     }
@@ -1001,6 +1029,24 @@ fn a_request_may_have_more_texts_than_the_queue_has_places() {
 }
 
 #[test]
+fn the_prompt_of_each_interface_is_shown() {
+    let (_folder, serving) = saying(&[]);
+    let asked = json!([{"role": "user", "content": "a"}]);
+    let shown = |of: &str, body: Value| {
+        let shown = serving.post(&format!("/apply-template{of}"), &body).json();
+        assert!(shown["prompt"].is_string(), "{of}: {shown}");
+        shown["prompt"].clone()
+    };
+    let chat = shown("", json!({"messages": asked}));
+    assert_eq!(shown("?of=responses", json!({"input": asked})), chat);
+    let system = json!({"system": [{"type": "text", "text": "b"}], "messages": asked});
+    let both = json!({"messages": [{"role": "system", "content": "b"}, asked[0]]});
+    assert_eq!(shown("?of=messages", system), shown("", both));
+    let refused = serving.post("/apply-template?of=mail", &json!({"messages": asked}));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("of")));
+}
+
+#[test]
 fn llama_server_s_own_addresses() {
     let (_folder, serving) = saying(&[]);
     let tokens =
@@ -1017,7 +1063,7 @@ fn llama_server_s_own_addresses() {
     let props = serving.get("/props").json();
     assert_eq!((&props["total_slots"], &props["eos_token"]), (&json!(8), &json!("</s>")));
 
-    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1});
+    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1, "return_tokens": true});
     let whole = serving.post("/completion", &body).json();
     let said = "<think>\nSo it is.\n</think>\n\nYes.";
     assert_eq!((&whole["content"], &whole["stop_type"]), (&json!(said), &json!("word")));
@@ -1819,6 +1865,30 @@ fn a_stream_tells_how_far_its_prompt_is() {
     let body = json!({"prompt": ids, "stream": true, "return_progress": true});
     let told = serving.post("/completion", &body).text();
     assert!(told.contains("\"prompt_progress\":{\"total\":100,"), "{told}");
+}
+
+#[test]
+fn a_stream_reports_how_many_requests_get_a_place_first() {
+    let (_folder, serving) = saying(&["--parallel", "1"]);
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true, "return_progress": true});
+    let mut first = serving.begin(CHAT, &endless);
+    first.wait_for("Yes");
+    let mut second = serving.begin(CHAT, &endless);
+    second.wait_for("\"queue\":0");
+    let mut third = serving.begin(CHAT, &endless);
+    third.wait_for("\"queue\":1");
+    drop(second);
+    third.wait_for("\"queue\":0");
+    drop(first);
+    let rest = third.read_to("Yes");
+    assert!(rest.contains("prompt_progress") && !rest.contains("queue"), "{rest}");
+    // Without the field, nothing is reported.
+    let plain = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let mut plain = serving.begin(CHAT, &plain);
+    plain.wait_for("role");
+    drop(third);
+    let rest = plain.read_to("Yes");
+    assert!(!rest.contains("queue"), "{rest}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn tools_of_a_namespace_come_back_in_it_and_their_items_can_be_referred_to() {
     let item = &whole["output"][0];
     assert_eq!(
         (&item["type"], &item["name"], &item["namespace"], &item["arguments"]),
-        (&json!("function_call"), &json!("list"), &json!("crm"), &json!("{\"a\": 1}")),
+        (&json!("function_call"), &json!("list"), &json!("crm"), &json!("{\"a\":1}")),
         "{whole}"
     );
     let all = events(&serving, RESPONSES, body.clone());

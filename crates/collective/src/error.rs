@@ -51,7 +51,7 @@ pub enum CollectiveError {
     },
     /// An operand is larger than the group's capacity.
     #[error(
-        "rank {rank}: an operand of {found} bytes in a collective made for {capacity}; make it with room for the largest ({shape})"
+        "rank {rank}: an operand of {found} bytes in a collective made for {capacity}; make it for the largest ({shape})"
     )]
     Capacity {
         /// The rank that was called.
@@ -105,7 +105,7 @@ pub enum CollectiveError {
     },
     /// Memory that processes can share is not available.
     #[error(
-        "{bytes} bytes of memory shared with other processes: {problem}; /dev/shm needs more room, or the operands have to be smaller"
+        "{bytes} bytes of memory shared with other processes: {problem}; /dev/shm needs more space, or the operands have to be smaller"
     )]
     Memory {
         /// Number of bytes requested.

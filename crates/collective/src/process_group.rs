@@ -69,37 +69,37 @@ impl ProcessGroupOptions {
 #[repr(C)]
 struct Table {
     barrier: Barrier<Shared>,
-    seats: [Seat; RANKS],
+    seats: [ProcessSeat; RANKS],
     note: Note,
 }
 
 /// The data that a rank passes to the others; written by it before it arrives, read by the last to arrive.
 #[repr(C, align(128))]
-struct Seat {
+struct ProcessSeat {
     /// The number of the last call that it arrived at, plus one; only for reporting missing ranks.
     arrived: AtomicU32,
-    card: UnsafeCell<Card>,
+    card: UnsafeCell<SpecNumbers>,
 }
 
 /// A spec as plain numbers. Only ever compared.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Card {
+struct SpecNumbers {
     rows: u64,
     hidden: u64,
     epsilon: u32,
     kinds: [u8; 4],
 }
 
-impl Card {
-    fn new(spec: &Spec) -> Card {
+impl SpecNumbers {
+    fn new(spec: &Spec) -> SpecNumbers {
         let kind = |element| match element {
             Element::Bf16 => 0,
             Element::F16 => 1,
             Element::F32 => 2,
         };
         let flags = [u8::from(spec.bias), u8::from(spec.post_norm)];
-        Card {
+        SpecNumbers {
             rows: spec.rows as u64,
             hidden: spec.hidden as u64,
             epsilon: spec.epsilon.to_bits(),
@@ -219,7 +219,7 @@ impl ProcessGroup {
         }
         let _leave = Leave(&own.taken);
         let bytes = check(rank, spec, &args, self.options.capacity).inspect_err(|error| {
-            self.told(error);
+            self.record(error);
             self.table().barrier.poison();
         })?;
         if self.table().barrier.is_poisoned() {
@@ -248,7 +248,7 @@ impl ProcessGroup {
         // SAFETY: the slot and the card are ours until we arrive, and the slot is large enough (`check`).
         unsafe {
             copy_nonoverlapping(partial, self.slot(rank), bytes);
-            *seat.card.get() = Card::new(spec);
+            *seat.card.get() = SpecNumbers::new(spec);
         }
         seat.arrived.store(call.wrapping_add(1), Relaxed);
         let work = |block: u32| {
@@ -297,7 +297,7 @@ impl ProcessGroup {
         match (1..seats.len()).find(|rank| card(*rank) != card(0)) {
             None => Ok(()),
             Some(second) => {
-                let shape = |card: Card| format!("[{}, {}]", card.rows, card.hidden);
+                let shape = |card: SpecNumbers| format!("[{}, {}]", card.rows, card.hidden);
                 let error = CollectiveError::Differ {
                     first: 0,
                     first_run: 0,
@@ -307,7 +307,7 @@ impl ProcessGroup {
                     second_shape: shape(card(second)),
                 };
                 // Before the barrier is poisoned, which is when the others look for it.
-                self.told(&error);
+                self.record(&error);
                 Err(error)
             }
         }
@@ -324,14 +324,14 @@ impl ProcessGroup {
                 let missing = absent.map(|(rank, _)| rank).collect();
                 let (run, limit) = (i64::from(call), self.options.limit);
                 let error = CollectiveError::TimedOut { rank, run, limit, missing };
-                self.told(&error);
+                self.record(&error);
                 error
             }
         }
     }
 
     /// Records the first failure, for later calls in all processes.
-    fn told(&self, error: &CollectiveError) {
+    fn record(&self, error: &CollectiveError) {
         let _ = self.because.set(error.clone());
         self.table().note.write(&error.to_string());
     }

@@ -138,13 +138,13 @@ impl SharedSegment {
     fn make(&self, entry: &Entry, key: Key, bytes: usize) -> io::Result<()> {
         entry.key[0].store(key.0[0], Relaxed);
         entry.key[1].store(key.0[1], Relaxed);
-        let room = bytes.checked_next_multiple_of(PAGE).filter(|room| *room <= SIZE);
-        let room = room.ok_or_else(|| io::Error::other("larger than any segment"))?;
-        let start = self.head().next.fetch_add(room as u64, Relaxed) as usize;
-        if start.checked_add(room).is_none_or(|end| end > self.segment.size()) {
+        let size = bytes.checked_next_multiple_of(PAGE).filter(|size| *size <= SIZE);
+        let size = size.ok_or_else(|| io::Error::other("larger than any segment"))?;
+        let start = self.head().next.fetch_add(size as u64, Relaxed) as usize;
+        if start.checked_add(size).is_none_or(|end| end > self.segment.size()) {
             return Err(io::Error::other("the address space of the segment is used up"));
         }
-        self.segment.reserve(start, room)?;
+        self.segment.reserve(start, size)?;
         entry.start.store(start as u64, Relaxed);
         Ok(())
     }
@@ -177,8 +177,8 @@ impl Drop for SharedRegion {
         // SAFETY: an entry of the segment that we keep alive.
         let entry = unsafe { &*self.entry };
         if entry.left.fetch_add(1, AcqRel) + 1 == self.users {
-            let room = self.bytes.next_multiple_of(PAGE);
-            self.segment.segment.release(self.start, room);
+            let size = self.bytes.next_multiple_of(PAGE);
+            self.segment.segment.release(self.start, size);
         }
     }
 }

@@ -121,7 +121,7 @@ impl ThreadGroup {
         }
         let too_large = || wrong("the operands are larger than any memory");
         let slot = capacity.max(1).checked_next_multiple_of(LINE).ok_or_else(too_large)?;
-        let room = |slots: usize| slot.checked_mul(slots).and_then(Region::new);
+        let region = |slots: usize| slot.checked_mul(slots).and_then(Region::new);
         let seat = |_| Seat {
             taken: AtomicBool::new(false),
             arrived: AtomicU32::new(options.first_call),
@@ -131,8 +131,8 @@ impl ThreadGroup {
         Ok(ThreadGroup {
             barrier: Barrier::new(options.first_call),
             seats: (0..ranks).map(seat).collect(),
-            staging: room(2 * ranks).ok_or_else(too_large)?,
-            result: room(2).ok_or_else(too_large)?,
+            staging: region(2 * ranks).ok_or_else(too_large)?,
+            result: region(2).ok_or_else(too_large)?,
             slot,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             options,

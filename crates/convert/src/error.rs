@@ -143,7 +143,7 @@ pub enum ConvertError {
         limit: u64,
     },
     /// The header of the new file would exceed the limit.
-    #[error("{}: its header has no room for what packing adds ({found} bytes, at most {limit})", path.display())]
+    #[error("{}: its header cannot hold what packing adds ({found} bytes, at most {limit})", path.display())]
     HeaderTooLong {
         /// The source.
         path: PathBuf,
@@ -203,8 +203,8 @@ pub enum ConvertError {
     },
     /// A row is longer than the limit for rows in memory.
     #[error(
-        "{}: a row of tensor \"{tensor}\" takes {found} bytes, more than the {limit} for which there is \
-         room in memory",
+        "{}: a row of tensor \"{tensor}\" takes {found} bytes, more than the {limit} that fit into \
+         memory",
         path.display()
     )]
     LongRow {

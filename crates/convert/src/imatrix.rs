@@ -30,12 +30,12 @@ const MAX_MATRICES: u64 = 1 << 16;
 pub(crate) struct Imatrix {
     pub(crate) map: Map,
     /// By the name of the model's tensor.
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, ImatrixEntry>,
     chunks: Option<u32>,
     dataset: Option<String>,
 }
 
-struct Entry {
+struct ImatrixEntry {
     columns: u64,
     /// Offset of the sums in the file, in bytes.
     offset: u64,
@@ -55,7 +55,7 @@ impl Imatrix {
         let mut entries = HashMap::new();
         for info in &gguf.tensors {
             if let Some(name) = info.name.strip_suffix(SUMS) {
-                entries.insert(name.to_owned(), Entry::read(&map, &gguf, info, name)?);
+                entries.insert(name.to_owned(), ImatrixEntry::read(&map, &gguf, info, name)?);
             }
         }
         if entries.is_empty() {
@@ -116,13 +116,13 @@ impl Imatrix {
     }
 }
 
-impl Entry {
+impl ImatrixEntry {
     fn read(
         map: &Map,
         gguf: &Gguf<'_>,
         sums: &TensorInfo<'_>,
         name: &str,
-    ) -> Result<Entry, ConvertError> {
+    ) -> Result<ImatrixEntry, ConvertError> {
         let wrong = |problem: String| {
             Err(ConvertError::Source {
                 path: map.path().into(),
@@ -154,6 +154,6 @@ impl Entry {
         if counts.iter().any(|count| !count.is_finite()) {
             return wrong("has a count that is no number".into());
         }
-        Ok(Entry { columns: all / matrices, offset: sums.offset, counts })
+        Ok(ImatrixEntry { columns: all / matrices, offset: sums.offset, counts })
     }
 }

@@ -83,7 +83,7 @@ impl fmt::Display for KeptReason {
 }
 
 /// A tensor of the source, and whether it is packed.
-struct Item<'m> {
+struct PackItem<'m> {
     info: TensorInfo<'m>,
     map: &'m Map,
     tiles: Result<WeightType, KeptReason>,
@@ -137,7 +137,7 @@ pub fn is_packed_from(packed: &Path, shards: &[PathBuf]) -> Result<bool, Convert
     if !gguf.packed {
         return Err(ConvertError::NotPacked { path: packed.into() });
     }
-    let told = restore::read(&map, &gguf)?.bytes;
+    let expected = restore::read(&map, &gguf)?.bytes;
     let maps = shards.iter().map(|shard| Map::open(shard)).collect::<Result<Vec<_>, _>>()?;
     let len = match &maps[..] {
         [one] => one.len() as u64,
@@ -147,7 +147,7 @@ pub fn is_packed_from(packed: &Path, shards: &[PathBuf]) -> Result<bool, Convert
             Canonical::of(&headers, &maps, &copies)?.len()
         }
     };
-    Ok(told == len)
+    Ok(expected == len)
 }
 
 /// Returns the new file, complete, before it gets its name.
@@ -218,7 +218,7 @@ fn packed(
     let volume = Volume { read: canonical.len(), written, took: started.elapsed(), threads };
     let tiled = || items.iter().filter(|item| item.tiles.is_ok());
     let kept = order.iter().filter_map(|index| {
-        let Item { info, tiles, .. } = &items[*index];
+        let PackItem { info, tiles, .. } = &items[*index];
         let reason = tiles.err()?;
         Some(Kept { name: info.name.into(), nbytes: info.nbytes, reason })
     });
@@ -238,9 +238,9 @@ fn write_error(path: &Path, source: std::io::Error) -> ConvertError {
 }
 
 /// The tensors of the source, in its order.
-fn items<'m>(headers: &Headers<'m>, maps: &'m [Map]) -> Vec<Item<'m>> {
+fn items<'m>(headers: &Headers<'m>, maps: &'m [Map]) -> Vec<PackItem<'m>> {
     let tied = headers.catalog.get("output.weight").is_none();
-    let item = |placed: &alight_formats::split::Placed<'m>| Item {
+    let item = |placed: &alight_formats::split::Placed<'m>| PackItem {
         info: placed.info,
         map: &maps[placed.shard],
         tiles: packable(&placed.info, tied),
@@ -271,7 +271,7 @@ fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason>
 fn header(
     metadata: &[(&str, Value<'_>)],
     source: &Original<'_>,
-    items: &[Item<'_>],
+    items: &[PackItem<'_>],
     (order, experts): (&[usize], &[Range<usize>]),
 ) -> Result<Builder, GgufError> {
     // The source's alignment, if it is more than a page.
@@ -282,7 +282,7 @@ fn header(
     }
     source.write(&mut out, experts);
     let new = |index: &usize| {
-        let Item { info, tiles, .. } = &items[*index];
+        let PackItem { info, tiles, .. } = &items[*index];
         New { name: info.name, ty: info.ty, packed: tiles.is_ok(), shape: info.shape() }
     };
     let mut at = 0;
@@ -425,7 +425,7 @@ impl<'m> Canonical<'m> {
 /// stored side by side with those of others.
 fn steps<'a>(
     canonical: &'a Canonical<'a>,
-    items: &[Item<'a>],
+    items: &[PackItem<'a>],
     places: &[(u64, Option<u64>)],
     first: &'a Map,
 ) -> Vec<Step<'a>> {

@@ -45,46 +45,46 @@ pub fn unpack(
     if !gguf.packed {
         return Err(ConvertError::NotPacked { path: source.into() });
     }
-    let told = restore::read(map, &gguf)?;
+    let record = restore::read(map, &gguf)?;
     let target = Target::new(dest, options, &maps, &[])?;
 
     let tensors: Vec<_> =
-        told.order.iter().filter_map(|index| gguf.tensors.get(*index as usize)).collect();
-    let header = match &told.header {
+        record.order.iter().filter_map(|index| gguf.tensors.get(*index as usize)).collect();
+    let header = match &record.header {
         Some(header) => header.clone(),
         None => {
             let tensors = tensors.iter().copied();
-            let made = restore::header(told.version, told.alignment, &gguf.metadata, tensors);
+            let made = restore::header(record.version, record.alignment, &gguf.metadata, tensors);
             let made =
                 made.map_err(|source| ConvertError::Header { path: map.path().into(), source });
             Cow::Owned(made?.unpadded_header())
         }
     };
     let sizes = tensors.iter().map(|info| info.nbytes);
-    let gaps = restore::gaps(header.len() as u64, told.alignment(), sizes, told.bytes);
+    let gaps = restore::gaps(header.len() as u64, record.alignment(), sizes, record.bytes);
     let plausible = |gaps: &Vec<u64>| gaps.last().is_some_and(|tail| *tail <= restore::MAX_TAIL);
     let gaps = gaps.filter(plausible).ok_or_else(|| ConvertError::Restore {
         path: map.path().into(),
         key: "alight.source.bytes",
-        problem: format!("is {}, which does not go with its tensors", told.bytes),
+        problem: format!("is {}, which does not go with its tensors", record.bytes),
     })?;
 
-    let steps = steps(map, &header, &told.filler, &gaps, &tensors)?;
-    let replacement = target.create(told.bytes)?;
+    let steps = steps(map, &header, &record.filler, &gaps, &tensors)?;
+    let replacement = target.create(record.bytes)?;
     let to = (replacement.file(), dest);
     let (found, threads) = copy::run(&steps, to, Hashed::Result, on_progress)?;
     map.check_unchanged()?;
-    if found != told.sha256 {
-        let (path, expected) = (map.path().into(), told.sha256);
+    if found != record.sha256 {
+        let (path, expected) = (map.path().into(), record.sha256);
         return Err(ConvertError::Checksum { path, found, expected });
     }
-    let set = replacement.file().set_len(told.bytes);
+    let set = replacement.file().set_len(record.bytes);
     set.map_err(|source| ConvertError::Write { path: dest.into(), source })?;
     replacement.commit()?;
     Ok(Unpacked {
         volume: Volume {
             read: map.len() as u64,
-            written: told.bytes,
+            written: record.bytes,
             took: started.elapsed(),
             threads,
         },

@@ -160,10 +160,10 @@ pub struct Shard<'s, 'a> {
 }
 
 /// The tensors of all shards, each shard in file order.
-pub type Catalog<'a> = shards::Catalog<'a, TensorInfo<'a>>;
+pub type Catalog<'a> = shards::ShardedCatalog<'a, TensorInfo<'a>>;
 
 /// A tensor and the shard that holds it; its offset is in that shard's file.
-pub type Placed<'a> = shards::Placed<TensorInfo<'a>>;
+pub type Placed<'a> = shards::ShardedTensor<TensorInfo<'a>>;
 
 /// Merges a model's shards, in the order of [`names`], into one catalog. A model in one file is one shard.
 /// Metadata is read from the first.

@@ -290,7 +290,7 @@ fn what_is_gguf_s_already_is_copied_to_the_bit() {
     // F32 and F16 four times, Q5 once more, and Q4, Q5, Q8 and K-quants of today.
     assert_eq!(copies, 8 + 2 + 10);
     let room = convert(Era::Pairs, T::Q5_0, &[0; 22], &mut [0; 21], &mut Losses::default());
-    assert_eq!(room, Err(BlockError::Room { ty: T::Q5_0, found: 21, expected: 22 }));
+    assert_eq!(room, Err(BlockError::Length { ty: T::Q5_0, found: 21, expected: 22 }));
     let part = convert(Era::Pairs, T::Q5_0, &[0; 23], &mut [0; 22], &mut Losses::default());
     assert_eq!(part, Err(BlockError::PartialBlock { ty: T::Q5_0, found: 23, block: 22 }));
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use alight_formats::Format;
 use alight_formats::ggml::blocks::{BlockUpgrade, Losses, convert};
 use alight_formats::ggml::parts::{
-    self, Model, Split, Tensor, check_replicas, gguf_name, part_name,
+    self, MergedModel, MergedTensor, Split, check_replicas, gguf_name, part_name,
 };
 use alight_formats::ggml::{Era, Ggml, LegacyType, parse};
 use alight_formats::recognise::recognise;
@@ -56,7 +56,12 @@ fn era(name: &str) -> Era {
 }
 
 /// Converts as a converter would: piece by piece, row by row.
-fn converted(era: Era, tensor: &Tensor<'_>, files: &[Vec<u8>], losses: &mut Losses) -> Vec<u8> {
+fn converted(
+    era: Era,
+    tensor: &MergedTensor<'_>,
+    files: &[Vec<u8>],
+    losses: &mut Losses,
+) -> Vec<u8> {
     let mut out = vec![0xcc; tensor.current_bytes().1 as usize];
     for piece in &tensor.pieces {
         let source = &files[piece.part as usize][piece.range().start as usize..];
@@ -196,7 +201,13 @@ fn check_file(file: &Ggml<'_>, set: &Value) {
     assert_eq!(scores, expected, "{name}");
 }
 
-fn check_model(model: &Model<'_>, set: &Value, files: &[Vec<u8>], blocks: &[u8], values: &[u8]) {
+fn check_model(
+    model: &MergedModel<'_>,
+    set: &Value,
+    files: &[Vec<u8>],
+    blocks: &[u8],
+    values: &[u8],
+) {
     let name = &set["name"];
     assert_eq!(set["n_ff"], model.n_ff, "{name}");
     assert_eq!(set["n_head_kv"], model.n_head_kv, "{name}");

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use alight_formats::safetensors::{
     Dtype, IndexError as I, JsonError as J, JsonField, MAX_HEADER, SafeTensors,
-    SafeTensorsError as E, Shard, ShardName, merge, parse, parse_index, whole,
+    SafeTensorsError as E, SafeTensorsShard, SafeTensorsShardName, merge, parse, parse_index,
+    whole,
 };
 use proptest::prelude::*;
 
@@ -320,8 +321,10 @@ fn shards_are_checked_against_each_other_and_the_index() {
         format!(r#"{{"weight_map":{{"a":"1.safetensors","c":"{c}.safetensors"{more}}}}}"#)
     };
     let b = r#","b":"1.safetensors""#;
-    let shards =
-        [Shard { name: "2.safetensors", file: &two }, Shard { name: "1.safetensors", file: &one }];
+    let shards = [
+        SafeTensorsShard { name: "2.safetensors", file: &two },
+        SafeTensorsShard { name: "1.safetensors", file: &one },
+    ];
     let text_of_all = text("2", b);
     let index = parse_index(text_of_all.as_bytes()).unwrap();
     let all = merge(Some(&index), &shards).unwrap();
@@ -331,7 +334,7 @@ fn shards_are_checked_against_each_other_and_the_index() {
     assert!(all.get("d").is_none());
     assert_eq!(merge(None, &shards).unwrap().tensors.len(), 3);
 
-    let fails = |text: &str, shards: &[Shard<'_, '_>], expected: I| {
+    let fails = |text: &str, shards: &[SafeTensorsShard<'_, '_>], expected: I| {
         let index = parse_index(text.as_bytes()).unwrap();
         let error = merge(Some(&index), shards).unwrap_err();
         assert_eq!(error, expected, "{text}");
@@ -347,7 +350,7 @@ fn shards_are_checked_against_each_other_and_the_index() {
     // It is there, but elsewhere.
     let moved = r#"{"weight_map":{"a":"2.safetensors","b":"1.safetensors","c":"2.safetensors"}}"#;
     fails(moved, &shards, I::MissingTensor { tensor: tensor("a"), shard: shard(2) });
-    let twice = [shards[1], Shard { name: "2.safetensors", file: &one }];
+    let twice = [shards[1], SafeTensorsShard { name: "2.safetensors", file: &one }];
     let duplicate = I::DuplicateTensor { tensor: tensor("a"), first: shard(1), second: shard(2) };
     fails(&text("2", b), &twice, duplicate.clone());
     assert_eq!(merge(None, &twice).unwrap_err(), duplicate);
@@ -356,11 +359,11 @@ fn shards_are_checked_against_each_other_and_the_index() {
 #[test]
 fn files_without_an_index_are_one_model_by_their_names() {
     let name = |i: u32| format!("m-{i:05}-of-00003.safetensors");
-    let parsed = ShardName::parse("m-00002-of-00003.safetensors").unwrap();
+    let parsed = SafeTensorsShardName::parse("m-00002-of-00003.safetensors").unwrap();
     assert_eq!((parsed.prefix, parsed.no, parsed.count), ("m", 1, 3));
     assert_eq!(parsed.file_name(1), name(2));
-    assert_eq!(ShardName::parse("m-00002-of-00003.gguf"), None);
-    assert_eq!(ShardName::parse("m-00004-of-00003.safetensors"), None);
+    assert_eq!(SafeTensorsShardName::parse("m-00002-of-00003.gguf"), None);
+    assert_eq!(SafeTensorsShardName::parse("m-00004-of-00003.safetensors"), None);
     let (a, b, c) = (name(1), name(2), name(3));
     assert_eq!(whole(&["model.safetensors"]), Ok(()));
     assert_eq!(whole(&[&a, &b, &c]), Ok(()));

@@ -1,6 +1,6 @@
 //! SentencePiece's models: what is in order is read, every lie has its error, and no bytes are too much.
 
-use alight_formats::tokenizer::sentencepiece::{Kind, SentencePiece, parse};
+use alight_formats::tokenizer::sentencepiece::{ModelType, SentencePiece, parse};
 use alight_formats::tokenizer::{self, Model, TokenType, TokenizerError as E};
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn fails(what: &str, file: &[u8], expected: impl Fn(&E) -> bool, words: &[&str])
 fn what_is_in_order_is_read() {
     let file = small();
     let found = measured(&file).unwrap();
-    assert_eq!((found.pieces.len(), found.kind, found.byte_fallback), (267, Kind::Bpe, true));
+    assert_eq!((found.pieces.len(), found.kind, found.byte_fallback), (267, ModelType::Bpe, true));
     assert_eq!((found.pieces[13].text, found.pieces[13].ty), ("<0x0A>", TokenType::Byte));
     assert_eq!((found.pieces[260].text, found.pieces[260].score), ("ab", -1.0));
     assert_eq!((found.special.unknown, found.special.bos), (Some(0), Some(1)));
@@ -46,7 +46,7 @@ fn defaults_are_those_of_the_format() {
     // No type, no score, and no specifications: a unigram model, which normalises spaces.
     let file = [piece("<unk>", 0.0, 2), bytes(1, bytes(1, "a"))].concat();
     let found = measured(&file).unwrap();
-    assert_eq!(found.kind, Kind::Unigram);
+    assert_eq!(found.kind, ModelType::Unigram);
     assert_eq!((found.pieces[1].score, found.pieces[1].ty), (0.0, TokenType::Normal));
     assert!(found.add_dummy_prefix && found.remove_extra_whitespaces);
     let vocabulary = found.vocabulary();

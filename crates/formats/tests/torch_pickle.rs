@@ -1,7 +1,7 @@
 //! Class 13 of the list of malformed inputs, pickles: every lie has its own error, nothing is
 //! executed, and no bomb goes off.
 
-use alight_formats::torch::{Dtype, PickleError as P, Scalar, TorchError as E, pickle};
+use alight_formats::torch::{PickleError as P, Scalar, TorchDtype, TorchError as E, pickle};
 
 use crate::support::refused::table;
 use crate::support::torch_check::{fails, measured};
@@ -41,12 +41,12 @@ fn a_model_is_read_as_it_was_written() {
     let get = |name: &str| file.tensor(name).unwrap();
     for name in ["model.embed.weight", "model.tied.weight", "model.param", "many.0"] {
         assert_eq!(get(name).data(&bytes), Some(&data[..]), "{name}");
-        assert_eq!((get(name).dtype, &*get(name).shape), (Dtype::F32, &[2, 3][..]));
+        assert_eq!((get(name).dtype, &*get(name).shape), (TorchDtype::F32, &[2, 3][..]));
         assert_eq!(get(name).storage, get("model.embed.weight").storage, "bytes are shared");
     }
     assert_eq!(get("model.last").data(&bytes), Some(&data[20..]));
     let scalar = get("model.scalar");
-    assert_eq!((scalar.dtype, scalar.shape.len(), scalar.elements()), (Dtype::I64, 0, 1));
+    assert_eq!((scalar.dtype, scalar.shape.len(), scalar.elements()), (TorchDtype::I64, 0, 1));
     assert_eq!(scalar.data(&bytes), Some(&[0xab; 8][..]));
     let scalars: Vec<_> = file.scalars.iter().map(|(name, value)| (&**name, *value)).collect();
     assert_eq!(
@@ -63,17 +63,17 @@ fn a_model_is_read_as_it_was_written() {
 #[test]
 fn every_type_of_storage_is_read() {
     let classes = [
-        ("HalfStorage", 2, Dtype::F16),
-        ("BFloat16Storage", 2, Dtype::BF16),
-        ("FloatStorage", 4, Dtype::F32),
-        ("DoubleStorage", 8, Dtype::F64),
-        ("IntStorage", 4, Dtype::I32),
-        ("LongStorage", 8, Dtype::I64),
-        ("ShortStorage", 2, Dtype::I16),
-        ("CharStorage", 1, Dtype::I8),
-        ("ByteStorage", 1, Dtype::U8),
-        ("BoolStorage", 1, Dtype::Bool),
-        ("UntypedStorage", 1, Dtype::U8),
+        ("HalfStorage", 2, TorchDtype::F16),
+        ("BFloat16Storage", 2, TorchDtype::BF16),
+        ("FloatStorage", 4, TorchDtype::F32),
+        ("DoubleStorage", 8, TorchDtype::F64),
+        ("IntStorage", 4, TorchDtype::I32),
+        ("LongStorage", 8, TorchDtype::I64),
+        ("ShortStorage", 2, TorchDtype::I16),
+        ("CharStorage", 1, TorchDtype::I8),
+        ("ByteStorage", 1, TorchDtype::U8),
+        ("BoolStorage", 1, TorchDtype::Bool),
+        ("UntypedStorage", 1, TorchDtype::U8),
     ];
     for (class, size, dtype) in classes {
         let n = 24 / size;
@@ -86,7 +86,7 @@ fn every_type_of_storage_is_read() {
         assert_eq!(found.data(&bytes), Some(&first[..]), "{class}");
     }
     // Version 3 says the type itself, over bytes.
-    for dtype in Dtype::ALL {
+    for dtype in TorchDtype::ALL {
         let bytes = rebuilt("torch._utils", "_rebuild_tensor_v3", |p| {
             p.storage("UntypedStorage", "0", 24).args(1, &[2], &[1]).global("torch", dtype.name());
         });
@@ -331,7 +331,7 @@ fn class_13_tensors_and_storages() {
         "numel too large", of(7, 0, &[6], &[1]), E::Pickle(P::RecordSize { numel: 7, record: 24, .. }), ["7 elements of float32", "24"];
         "numel too small", of(5, 0, &[5], &[1]), E::Pickle(P::RecordSize { .. }), [];
         "numel·itemsize wraps", of((1 << 62) + 6, 0, &[6], &[1]), E::Pickle(P::RecordSize { .. }), [];
-        "numel of another type", tensor(Tensor { class: "HalfStorage", ..PLAIN }), E::Pickle(P::RecordSize { dtype: Dtype::F16, .. }), ["float16"];
+        "numel of another type", tensor(Tensor { class: "HalfStorage", ..PLAIN }), E::Pickle(P::RecordSize { dtype: TorchDtype::F16, .. }), ["float16"];
         "no such record", tensor(Tensor { key: "9", ..PLAIN }), E::Pickle(P::NoRecord { .. }), ["\"9\"", "record"];
         "a key that leads elsewhere", tensor(Tensor { key: "../version", ..PLAIN }), E::Pickle(P::NoRecord { .. }), ["../version"];
         "a key of two parts", Archive::torch(&dict_of(&Tensor { key: "a/b", ..PLAIN }), &[("a/b", &[0; 24])]).bytes(),

@@ -50,7 +50,7 @@ impl FileInfo {
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct ModelInfo {
     sha: String,
     #[serde(default)]
     siblings: Vec<Sibling>,
@@ -90,7 +90,8 @@ fn read_listing(text: &[u8], url: &str) -> Result<Listing, HubError> {
             "it is a web page, as a proxy has, or a network that wants you to sign in first",
         ));
     }
-    let model: Model = serde_json::from_slice(text).map_err(|error| wrong(&error.to_string()))?;
+    let model: ModelInfo =
+        serde_json::from_slice(text).map_err(|error| wrong(&error.to_string()))?;
     if !is_hex(&model.sha, 40) {
         return Err(wrong("it names no commit"));
     }
@@ -144,7 +145,7 @@ pub(crate) fn head_of(
     if answer.status() != 200 && !is_redirect {
         return Err(refused(client, name, Some(&file.path), &answer));
     }
-    if answer.header("x-repo-commit").is_some_and(|said| said != commit) {
+    if answer.header("x-repo-commit").is_some_and(|found| found != commit) {
         return Err(wrong("it is about another commit"));
     }
     let etag = answer.header("x-linked-etag").or_else(|| answer.header("etag"));

@@ -112,8 +112,8 @@ impl Shared<'_> {
         let wrong = |problem: &str| Trouble::Final(client::answer(&answer.url, problem));
         match answer.status() {
             206 => {
-                let said = answer.header("content-range").and_then(content_range);
-                match said {
+                let served = answer.header("content-range").and_then(content_range);
+                match served {
                     Some((first, last, size))
                         if first == start
                             && (start..range.end).contains(&last)

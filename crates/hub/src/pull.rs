@@ -200,7 +200,7 @@ impl Pull<'_> {
     /// Waits for the lock of a file.
     fn lock(&self, file: &str, info: &FileInfo) -> Result<Lock, HubError> {
         let before = self.there(info)?;
-        let mut said = false;
+        let mut reported = false;
         loop {
             match self.folder.try_lock(&info.etag)? {
                 Lock::Others => {}
@@ -214,7 +214,7 @@ impl Pull<'_> {
             if self.stopped() {
                 return Err(HubError::Stopped);
             }
-            if !std::mem::replace(&mut said, true) {
+            if !std::mem::replace(&mut reported, true) {
                 self.say(Message::Waiting(file.to_owned()));
             }
             thread::sleep(TICK);

@@ -7,6 +7,8 @@
 //! What needs this process for itself is another program, in `Cargo.toml`.
 
 mod common;
+#[path = "common/definition.rs"]
+mod definition;
 #[cfg(target_os = "linux")]
 #[path = "common/disk.rs"]
 mod disk;
@@ -17,6 +19,7 @@ mod packed;
 mod refuse;
 
 mod cache_type;
+mod cancel;
 mod changing;
 mod consistency;
 mod expert_traces;

@@ -30,7 +30,7 @@ mod linux {
     use std::path::Path;
     use std::sync::atomic::AtomicBool;
 
-    use alight_pages::transfer::{Engine, Method, Options, Piece, transfer};
+    use alight_pages::transfer::{Engine, Piece, TransferMethod, TransferOptions, transfer};
     use alight_pages::{evict, residency};
 
     use crate::sample::Sample;
@@ -39,21 +39,21 @@ mod linux {
     const PIECE: u64 = 4 << 20;
 
     struct Setting {
-        method: Method,
-        options: Options,
+        method: TransferMethod,
+        options: TransferOptions,
         /// GB/s of each round.
         speeds: Vec<f64>,
         note: String,
     }
 
     fn setting(
-        method: Method,
+        method: TransferMethod,
         (ring, register): (bool, bool),
         threads: usize,
         block: usize,
         depth: usize,
     ) -> Setting {
-        let mut options = Options::default();
+        let mut options = TransferOptions::default();
         (options.ring, options.register) = (ring, register);
         (options.threads, options.block, options.depth) = (threads, block, depth);
         (options.readers, options.reader_block) = (depth, block);
@@ -73,7 +73,7 @@ mod linux {
             .map(|at| Piece::slot(at..len.min(at + PIECE)))
             .collect();
 
-        let cores = Options::default().threads;
+        let cores = TransferOptions::default().threads;
         let mut settings = Vec::new();
         for threads in [1, cores] {
             for (block, depths) in [
@@ -84,15 +84,27 @@ mod linux {
                 (4 << 20, [4, 8]),
             ] {
                 for depth in depths {
-                    settings.push(setting(Method::Direct, (true, true), threads, block, depth));
+                    settings.push(setting(
+                        TransferMethod::Direct,
+                        (true, true),
+                        threads,
+                        block,
+                        depth,
+                    ));
                 }
             }
-            settings.push(setting(Method::Direct, (true, false), threads, 1 << 20, 32));
+            settings.push(setting(TransferMethod::Direct, (true, false), threads, 1 << 20, 32));
         }
         for readers in [1, 4, 8, 16] {
             for block in [1 << 20, 4 << 20] {
-                settings.push(setting(Method::Direct, (false, false), cores, block, readers));
-                settings.push(setting(Method::Read, (false, false), cores, block, readers));
+                settings.push(setting(
+                    TransferMethod::Direct,
+                    (false, false),
+                    cores,
+                    block,
+                    readers,
+                ));
+                settings.push(setting(TransferMethod::Read, (false, false), cores, block, readers));
             }
         }
         for _ in 0..rounds {
@@ -110,10 +122,10 @@ mod linux {
             let (median, best) = (speeds.median(), speeds.most());
             let options = &setting.options;
             let way = match (setting.method, options.ring, options.register) {
-                (Method::Direct, true, true) => "direct, ring, registered",
-                (Method::Direct, true, false) => "direct, ring",
-                (Method::Direct, false, _) => "direct, threads",
-                (Method::Read, ..) => "page cache, threads",
+                (TransferMethod::Direct, true, true) => "direct, ring, registered",
+                (TransferMethod::Direct, true, false) => "direct, ring",
+                (TransferMethod::Direct, false, _) => "direct, threads",
+                (TransferMethod::Read, ..) => "page cache, threads",
             };
             println!(
                 "{way:24} {:>7} {:>9} {:>6} {median:>11.2} {best:>6.2}  {}",
@@ -153,7 +165,7 @@ mod linux {
         for fallback in &report.fallbacks {
             setting.note = fallback.to_string();
         }
-        let direct = setting.method == Method::Direct;
+        let direct = setting.method == TransferMethod::Direct;
         if direct && residency(file, 0..len)?.cached > left {
             setting.note = "the page cache has changed".into();
         }

@@ -90,7 +90,7 @@ pub(crate) fn direct(file: &File) -> (Option<DirectAlign>, bool) {
         offset: u32,
         after: [u8; 96],
     }
-    let mut told = Statx { mask: 0, before: [0; 148], memory: 0, offset: 0, after: [0; 96] };
+    let mut found = Statx { mask: 0, before: [0; 148], memory: 0, offset: 0, after: [0; 96] };
     // SAFETY: an empty path and AT_EMPTY_PATH mean the open file. The kernel fills 256 bytes, the size of
     // the struct, which outlives the call.
     let status = unsafe {
@@ -100,13 +100,13 @@ pub(crate) fn direct(file: &File) -> (Option<DirectAlign>, bool) {
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
             STATX_DIOALIGN,
-            std::ptr::from_mut(&mut told),
+            std::ptr::from_mut(&mut found),
         )
     };
-    if status != 0 || told.mask & STATX_DIOALIGN == 0 {
+    if status != 0 || found.mask & STATX_DIOALIGN == 0 {
         return (None, false);
     }
-    let (memory, offset) = (told.memory, told.offset);
+    let (memory, offset) = (found.memory, found.offset);
     if memory.is_power_of_two() && offset.is_power_of_two() {
         (Some(DirectAlign { memory, offset }), false)
     } else {

@@ -26,9 +26,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering::SeqCst};
 
 /// The entry of one map in the registry.
-pub(crate) struct Slot {
+pub(crate) struct MapEntry {
     /// The next slot of the list, or null. Fixed before the slot is published.
-    next: AtomicPtr<Slot>,
+    next: AtomicPtr<MapEntry>,
     /// Some map owns this slot.
     taken: AtomicBool,
     /// Odd while `start` and `len` are being changed.
@@ -45,21 +45,21 @@ pub(crate) struct Slot {
     protection: AtomicI32,
 }
 
-static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
+static SLOTS: AtomicPtr<MapEntry> = AtomicPtr::new(ptr::null_mut());
 /// Bytes of a page; set before the handler is installed.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 /// The previous action for SIGBUS; set before the handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for MapEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "poisoned: {:?}", self.poisoned())
     }
 }
 
-impl Slot {
+impl MapEntry {
     /// Registers `start..start + len`, whole pages with this protection.
-    pub(crate) fn register(start: usize, len: usize, protection: libc::c_int) -> &'static Slot {
+    pub(crate) fn register(start: usize, len: usize, protection: libc::c_int) -> &'static MapEntry {
         let slot = free_slot().unwrap_or_else(new_slot);
         slot.fault.store(usize::MAX, SeqCst);
         slot.protection.store(protection, SeqCst);
@@ -119,7 +119,7 @@ impl Slot {
 }
 
 /// All slots, newest first.
-fn slots() -> impl Iterator<Item = &'static Slot> {
+fn slots() -> impl Iterator<Item = &'static MapEntry> {
     let mut next = SLOTS.load(SeqCst);
     std::iter::from_fn(move || {
         // SAFETY: the list holds null or pointers to slots that were leaked, hence live for ever.
@@ -129,12 +129,12 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
     })
 }
 
-fn free_slot() -> Option<&'static Slot> {
+fn free_slot() -> Option<&'static MapEntry> {
     slots().find(|slot| slot.taken.compare_exchange(false, true, SeqCst, SeqCst).is_ok())
 }
 
-fn new_slot() -> &'static Slot {
-    let slot: &'static mut Slot = Box::leak(Box::new(Slot {
+fn new_slot() -> &'static MapEntry {
+    let slot: &'static mut MapEntry = Box::leak(Box::new(MapEntry {
         next: AtomicPtr::new(ptr::null_mut()),
         taken: AtomicBool::new(true),
         sequence: AtomicUsize::new(0),

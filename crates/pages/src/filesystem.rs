@@ -112,15 +112,15 @@ const MAGIC: [(u32, &str); 40] = [
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn magic(file: &File) -> Option<u32> {
     use std::os::fd::AsRawFd;
-    let mut told = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel fills the struct, which outlives the call.
-    let status = unsafe { libc::fstatfs(file.as_raw_fd(), told.as_mut_ptr()) };
+    let status = unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
     if status != 0 {
         return None;
     }
     // SAFETY: filled, as the call succeeded. The field's width depends on the architecture; all magic
     // numbers have 32 bits.
-    Some(unsafe { told.assume_init() }.f_type as u32)
+    Some(unsafe { stat.assume_init() }.f_type as u32)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -137,20 +137,20 @@ pub(crate) fn of(file: &File) -> Filesystem {
     use std::os::fd::AsRawFd;
     // NetBSD has the name in statvfs, which other systems reserve for the fields of POSIX.
     #[cfg(not(target_os = "netbsd"))]
-    use libc::{fstatfs as ask, statfs as Told};
+    use libc::{fstatfs as ask, statfs as Stat};
     #[cfg(target_os = "netbsd")]
-    use libc::{fstatvfs as ask, statvfs as Told};
+    use libc::{fstatvfs as ask, statvfs as Stat};
 
-    let mut told = std::mem::MaybeUninit::<Told>::uninit();
+    let mut stat = std::mem::MaybeUninit::<Stat>::uninit();
     // SAFETY: the kernel fills the struct, which outlives the call.
-    let status = unsafe { ask(file.as_raw_fd(), told.as_mut_ptr()) };
+    let status = unsafe { ask(file.as_raw_fd(), stat.as_mut_ptr()) };
     if status != 0 {
         return Filesystem::named("unknown");
     }
     // SAFETY: filled, as the call succeeded.
-    let told = unsafe { told.assume_init() };
+    let stat = unsafe { stat.assume_init() };
     let name: Vec<u8> =
-        told.f_fstypename.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        stat.f_fstypename.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
     Filesystem::named(&String::from_utf8_lossy(&name))
 }
 

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::MapError;
-use crate::fault::{self, Slot};
+use crate::fault::{self, MapEntry};
 use crate::open::{file_kind, open_file};
 use crate::ranges::Ranges;
 use crate::region::LockError;
@@ -39,7 +39,7 @@ pub struct Map {
     /// The stamp from when the file was opened.
     stamp: Stamp,
     /// The map's entry in the registry.
-    slot: &'static Slot,
+    slot: &'static MapEntry,
     /// Locked byte ranges.
     locked: Mutex<Ranges>,
 }
@@ -113,7 +113,7 @@ impl Map {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => start,
             _ => return Err(map_error(io::Error::last_os_error())),
         };
-        let slot = Slot::register(start.as_ptr() as usize, pages, libc::PROT_READ);
+        let slot = MapEntry::register(start.as_ptr() as usize, pages, libc::PROT_READ);
         let stamp = Stamp::from(metadata);
         Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }

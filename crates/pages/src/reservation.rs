@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::error::MapError;
-use crate::fault::{self, Slot};
+use crate::fault::{self, MapEntry};
 use crate::map::Map;
 
 /// Address space of this process that reads as zeros. A page of it uses memory only after it is first
@@ -30,7 +30,7 @@ struct Part {
     range: Range<usize>,
     file: Arc<Map>,
     /// The registry's entry, removed with the part.
-    slot: &'static Slot,
+    slot: &'static MapEntry,
 }
 
 // SAFETY: the memory belongs to this value alone and is unmapped once, by its owner; shared access only reads.
@@ -127,7 +127,7 @@ impl Reservation {
             zeros(start, len, libc::MAP_FIXED).map_err(error)?;
             return Err(error(source));
         }
-        let slot = Slot::register(start as usize, len, PROTECTION);
+        let slot = MapEntry::register(start as usize, len, PROTECTION);
         self.parts.push(Part { range, file: Arc::clone(file), slot });
         Ok(())
     }

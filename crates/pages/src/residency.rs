@@ -321,9 +321,9 @@ pub(crate) fn readahead(file: &File) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     let dev = file.metadata().ok()?.dev();
     let (major, minor) = (libc::major(dev), libc::minor(dev));
-    let told =
+    let text =
         std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).ok()?;
-    told.trim().parse::<u64>().ok()?.checked_mul(1024)
+    text.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 use alight_pages::Threads;
 use alight_pages::assemble::{Maker, assemble};
 use alight_pages::copy;
-use alight_pages::transfer::{Method, Piece};
+use alight_pages::transfer::{Piece, TransferMethod};
 
 use crate::common::refuse::{forbid, run};
 use crate::common::{compare, contents, on_disk, options};
@@ -42,7 +42,7 @@ fn child_without_threads() {
     let pieces = (0..LEN as u64).step_by(500_000);
     let pieces: Vec<Piece> =
         pieces.map(|start| Piece::slot(start..(start + 500_000).min(LEN as u64))).collect();
-    for method in [Method::Direct, Method::Read] {
+    for method in [TransferMethod::Direct, TransferMethod::Read] {
         let report = compare(&path, &expected, &pieces, method, &options(true)).unwrap();
         assert!(report.threads.is_short() && report.threads.had == 1, "{report:?}");
     }

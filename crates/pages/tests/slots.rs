@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alight_pages::slots::replay::{Rule, Visited, replay};
-use alight_pages::slots::{Groups, Held, SlotOptions, Slots, SlotsError, Span};
+use alight_pages::slots::{Groups, HeldGroup, SlotOptions, Slots, SlotsError, Span};
 use alight_pages::{Map, evict, mark, residency};
 
 /// Bytes of a piece of which some are in the page cache.
@@ -83,7 +83,7 @@ impl Even {
     }
 
     /// Fails unless a piece is held with the bytes of the file.
-    fn check(&self, held: &Held<'_>, group: usize, piece: usize) {
+    fn check(&self, held: &HeldGroup<'_>, group: usize, piece: usize) {
         let range = &self.groups[group][piece][0].range;
         assert!(held.bytes(piece, 0) == &self.bytes[range.start as usize..range.end as usize]);
     }
@@ -114,7 +114,7 @@ fn what_is_held_are_the_bytes_of_the_file() {
                 let group = visit % 4;
                 let wanted: Vec<usize> = (0..rng.below(8)).map(|_| rng.below(5)).collect();
                 let mut held = slots.hold(group, wanted.iter().copied());
-                let check = |held: &alight_pages::slots::Held<'_>, piece: usize| {
+                let check = |held: &alight_pages::slots::HeldGroup<'_>, piece: usize| {
                     for (i, span) in groups[group][piece].iter().enumerate() {
                         let (from, to) = (span.range.start as usize, span.range.end as usize);
                         assert!(

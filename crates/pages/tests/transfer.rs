@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use alight_pages::Region;
-use alight_pages::transfer::{Engine, Method, Options, Piece, TransferError, transfer};
+use alight_pages::transfer::{
+    Engine, Piece, TransferError, TransferMethod, TransferOptions, transfer,
+};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -49,18 +51,18 @@ proptest! {
             unsafe { Piece::at(range, region.as_mut_ptr().add(at)) }
         }).collect();
         let (method, ring) = match engine {
-            0 => (Method::Direct, true),
-            1 => (Method::Direct, false),
-            _ => (Method::Read, true),
+            0 => (TransferMethod::Direct, true),
+            1 => (TransferMethod::Direct, false),
+            _ => (TransferMethod::Read, true),
         };
-        let mut options = Options::default();
+        let mut options = TransferOptions::default();
         (options.threads, options.block, options.depth, options.readers) =
             (threads, block, depth, 3);
         (options.ring, options.register, options.reader_block) = (ring, register, block);
         let report = compare(path, expected, &pieces, method, &options).unwrap();
         if cfg!(target_os = "linux") {
-            prop_assert_eq!(report.direct, method == Method::Direct, "{:?}", report.fallbacks);
-            let by_ring = method == Method::Direct && ring && !pieces.is_empty();
+            prop_assert_eq!(report.direct, method == TransferMethod::Direct, "{:?}", report.fallbacks);
+            let by_ring = method == TransferMethod::Direct && ring && !pieces.is_empty();
             prop_assert!(!by_ring || report.engine == Engine::IoUring, "{:?}", report.fallbacks);
         }
         let mut image = vec![0xA5; region.len()];
@@ -75,11 +77,11 @@ proptest! {
 }
 
 /// Each way of reading.
-fn ways() -> Vec<(Method, Options)> {
+fn ways() -> Vec<(TransferMethod, TransferOptions)> {
     vec![
-        (Method::Direct, common::options(true)),
-        (Method::Direct, common::options(false)),
-        (Method::Read, common::options(true)),
+        (TransferMethod::Direct, common::options(true)),
+        (TransferMethod::Direct, common::options(false)),
+        (TransferMethod::Read, common::options(true)),
     ]
 }
 
@@ -232,7 +234,7 @@ fn direct_reads_leave_the_page_cache_as_it_was() {
             eprintln!("skipped: no way to tell what is cached ({cold:?})");
             return;
         }
-        compare(&path, &expected, &pieces, Method::Direct, &common::options(ring)).unwrap();
+        compare(&path, &expected, &pieces, TransferMethod::Direct, &common::options(ring)).unwrap();
         assert_eq!(cached().cached, 0);
         // A part of it.
         // SAFETY: an open file.
@@ -247,12 +249,12 @@ fn direct_reads_leave_the_page_cache_as_it_was() {
         file.read_exact_at(&mut [0; 8192], 1 << 20).unwrap();
         let some = cached().cached;
         assert!(some > 0 && some < cached().pages, "{:?}", cached());
-        compare(&path, &expected, &pieces, Method::Direct, &common::options(ring)).unwrap();
+        compare(&path, &expected, &pieces, TransferMethod::Direct, &common::options(ring)).unwrap();
         assert_eq!(cached().cached, some);
         // All of it, which is what the other way leaves.
-        compare(&path, &expected, &pieces, Method::Read, &common::options(ring)).unwrap();
+        compare(&path, &expected, &pieces, TransferMethod::Read, &common::options(ring)).unwrap();
         assert_eq!(cached().cached, cached().pages);
-        compare(&path, &expected, &pieces, Method::Direct, &common::options(ring)).unwrap();
+        compare(&path, &expected, &pieces, TransferMethod::Direct, &common::options(ring)).unwrap();
         assert_eq!(cached().cached, cached().pages);
     }
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use alight_pages::transfer::{Engine, Fallback, Method, Piece, Report};
+use alight_pages::transfer::{Engine, Piece, TransferFallback, TransferMethod, TransferReport};
 use alight_pages::{CacheProbe, Region, evict, residency};
 
 use crate::common::mounts::{Mounted, in_a_file};
@@ -16,19 +16,19 @@ const LEN: usize = 2_000_003;
 
 /// Reads `path` in each way, to slots and to fresh memory, and returns the reports of the direct
 /// ones, by io_uring and without. What is cached stays as it is if `keeps_cache`.
-fn read_in_each_way(path: &Path, expected: &[u8], keeps_cache: bool) -> [Report; 2] {
+fn read_in_each_way(path: &Path, expected: &[u8], keeps_cache: bool) -> [TransferReport; 2] {
     let pieces = uneven_pieces(expected.len());
-    compare(path, expected, &pieces, Method::Read, &options(true)).unwrap();
+    compare(path, expected, &pieces, TransferMethod::Read, &options(true)).unwrap();
     [true, false].map(|ring| {
         let file = File::open(path).unwrap();
         let cold = evict(&file).unwrap();
         let mut options = options(ring);
-        let report = compare(path, expected, &pieces, Method::Direct, &options).unwrap();
+        let report = compare(path, expected, &pieces, TransferMethod::Direct, &options).unwrap();
         let image = Region::new(expected.len()).unwrap();
         // SAFETY: a region of as many bytes, which nothing else uses.
         let whole = [unsafe { Piece::at(0..expected.len() as u64, image.as_mut_ptr()) }];
         options.register = false;
-        compare(path, expected, &whole, Method::Direct, &options).unwrap();
+        compare(path, expected, &whole, TransferMethod::Direct, &options).unwrap();
         let after = residency(&file, 0..expected.len() as u64).unwrap();
         if keeps_cache && cold.probe == CacheProbe::Cachestat && cold.cached == 0 {
             assert_eq!(after.cached, 0, "{report:?}");
@@ -45,7 +45,7 @@ fn mounted(made: Result<Mounted, String>) -> Option<Mounted> {
     made.map_err(|reason| eprintln!("skipped: {}", reason.trim())).ok()
 }
 
-fn expect_direct(reports: &[Report; 2]) {
+fn expect_direct(reports: &[TransferReport; 2]) {
     for (report, engine) in reports.iter().zip([Engine::IoUring, Engine::Threads]) {
         assert!(
             report.direct && report.engine == engine && report.fallbacks.is_empty(),
@@ -63,7 +63,7 @@ fn in_memory_there_is_nothing_to_go_around() {
     let (path, expected) = (folder.path().join("weights"), contents(LEN));
     common::write(&path, &expected);
     for report in read_in_each_way(&path, &expected, false) {
-        assert_eq!(report.fallbacks, [Fallback::InMemory]);
+        assert_eq!(report.fallbacks, [TransferFallback::InMemory]);
         assert!(!report.direct && report.engine == Engine::Threads);
     }
 }
@@ -120,7 +120,7 @@ fn btrfs_compressed() {
     let expected: Vec<u8> = (0..LEN).map(|i| (i / 1000) as u8).collect();
     common::write(&path, &expected);
     for report in read_in_each_way(&path, &expected, false) {
-        assert_eq!(report.fallbacks, [Fallback::Compressed]);
+        assert_eq!(report.fallbacks, [TransferFallback::Compressed]);
         assert!(!report.direct && report.engine == Engine::Threads);
     }
 }

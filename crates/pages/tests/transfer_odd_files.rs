@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use alight_pages::transfer::{Engine, Fallback, Method, TransferError};
+use alight_pages::transfer::{Engine, TransferError, TransferFallback, TransferMethod};
 
 use crate::common::fuse::{Asked, Behaviour, Fuse};
 use crate::common::{compare, contents, options, uneven_pieces};
@@ -38,8 +38,8 @@ fn mount(
 }
 
 /// What the report says where io_uring was wanted: not on FUSE.
-fn without_ring<const N: usize>(ring: bool, more: [Fallback; N]) -> Vec<Fallback> {
-    let first = ring.then_some(Fallback::NoRingOnFuse);
+fn without_ring<const N: usize>(ring: bool, more: [TransferFallback; N]) -> Vec<TransferFallback> {
+    let first = ring.then_some(TransferFallback::NoRingOnFuse);
     first.into_iter().chain(more).collect()
 }
 
@@ -58,16 +58,18 @@ fn reads_that_come_short_are_continued() {
         }) else {
             return;
         };
-        for (method, ring) in
-            [(Method::Direct, true), (Method::Direct, false), (Method::Read, true)]
-        {
+        for (method, ring) in [
+            (TransferMethod::Direct, true),
+            (TransferMethod::Direct, false),
+            (TransferMethod::Read, true),
+        ] {
             let mut options = options(ring);
             (options.block, options.reader_block) = (131_072, 131_072);
             shorter.store(0, SeqCst);
             let report =
                 compare(&fuse.path, &contents(LEN), &uneven_pieces(LEN), method, &options).unwrap();
             assert!(shorter.load(SeqCst) > 0, "no read came short");
-            let by_ring = method == Method::Direct && ring;
+            let by_ring = method == TransferMethod::Direct && ring;
             assert_eq!(report.fallbacks, without_ring(by_ring, []));
             assert_eq!(report.engine, Engine::Threads);
         }
@@ -90,13 +92,15 @@ fn interrupted_and_busy_reads_are_tried_again() {
         else {
             return;
         };
-        for (method, ring) in
-            [(Method::Direct, true), (Method::Direct, false), (Method::Read, true)]
-        {
+        for (method, ring) in [
+            (TransferMethod::Direct, true),
+            (TransferMethod::Direct, false),
+            (TransferMethod::Read, true),
+        ] {
             failed.store(0, SeqCst);
             let report =
                 compare(&fuse.path, &contents(LEN), &uneven_pieces(LEN), method, &options(ring));
-            let by_ring = method == Method::Direct && ring;
+            let by_ring = method == TransferMethod::Direct && ring;
             assert_eq!(report.unwrap().fallbacks, without_ring(by_ring, []));
             assert!(failed.load(SeqCst) > 50);
         }
@@ -111,7 +115,11 @@ fn a_failing_disk_is_an_error_that_names_the_file_and_the_place() {
     }) else {
         return;
     };
-    for (method, ring) in [(Method::Direct, true), (Method::Direct, false), (Method::Read, true)] {
+    for (method, ring) in [
+        (TransferMethod::Direct, true),
+        (TransferMethod::Direct, false),
+        (TransferMethod::Read, true),
+    ] {
         let result =
             compare(&fuse.path, &contents(LEN), &uneven_pieces(LEN), method, &options(ring));
         let error = result.unwrap_err();
@@ -131,7 +139,11 @@ fn a_file_that_ends_before_its_length_is_an_error_that_says_where() {
     }) else {
         return;
     };
-    for (method, ring) in [(Method::Direct, true), (Method::Direct, false), (Method::Read, true)] {
+    for (method, ring) in [
+        (TransferMethod::Direct, true),
+        (TransferMethod::Direct, false),
+        (TransferMethod::Read, true),
+    ] {
         let mut options = options(ring);
         (options.threads, options.readers, options.depth) = (1, 1, 1);
         let result = compare(&fuse.path, &contents(LEN), &uneven_pieces(LEN), method, &options);
@@ -148,10 +160,15 @@ fn refused_direct_reads_go_through_the_page_cache_and_the_report_says_so() {
         let Some(fuse) = mount(errno, |_, bytes| Ok(bytes)) else { return };
         for ring in [true, false] {
             let pieces = uneven_pieces(LEN);
-            let report =
-                compare(&fuse.path, &contents(LEN), &pieces, Method::Direct, &options(ring));
+            let report = compare(
+                &fuse.path,
+                &contents(LEN),
+                &pieces,
+                TransferMethod::Direct,
+                &options(ring),
+            );
             let report = report.unwrap();
-            assert_eq!(report.fallbacks, [Fallback::DirectNotOpened { errno }]);
+            assert_eq!(report.fallbacks, [TransferFallback::DirectNotOpened { errno }]);
             assert!(!report.direct && report.engine == Engine::Threads);
         }
     }
@@ -170,12 +187,17 @@ fn refused_direct_reads_go_through_the_page_cache_and_the_report_says_so() {
             };
             for ring in [true, false] {
                 let pieces = uneven_pieces(LEN);
-                let report =
-                    compare(&fuse.path, &contents(LEN), &pieces, Method::Direct, &options(ring));
+                let report = compare(
+                    &fuse.path,
+                    &contents(LEN),
+                    &pieces,
+                    TransferMethod::Direct,
+                    &options(ring),
+                );
                 let report = report.unwrap();
                 assert_eq!(
                     report.fallbacks,
-                    without_ring(ring, [Fallback::DirectNotRead { errno }])
+                    without_ring(ring, [TransferFallback::DirectNotRead { errno }])
                 );
                 assert!(!report.direct);
                 let text = report.fallbacks.last().unwrap().to_string();

@@ -2,7 +2,7 @@
 //! have it), and locked memory. Each refusal is real, in a child process that has it.
 #![cfg(target_os = "linux")]
 
-use alight_pages::transfer::{Engine, Fallback, Method, Piece, Report};
+use alight_pages::transfer::{Engine, Piece, TransferFallback, TransferMethod, TransferReport};
 use alight_pages::{Map, Region};
 
 use crate::common::refuse::{forbid, run};
@@ -11,7 +11,7 @@ use crate::common::{compare, contents, on_disk, options};
 const LEN: usize = 3_000_001;
 
 /// Reads a file directly, to slots and to memory.
-fn read() -> Report {
+fn read() -> TransferReport {
     let expected = contents(LEN);
     let (_folder, path) = on_disk(&expected);
     let image = Region::new(LEN).unwrap();
@@ -22,7 +22,8 @@ fn read() -> Report {
         // SAFETY: a part of a region of `LEN` bytes that is used once.
         pieces.push(unsafe { Piece::at(range, image.as_mut_ptr().add(start as usize)) });
     }
-    let report = compare(&path, &expected, &pieces, Method::Direct, &options(true)).unwrap();
+    let report =
+        compare(&path, &expected, &pieces, TransferMethod::Direct, &options(true)).unwrap();
     assert!(image.bytes() == expected);
     report
 }
@@ -37,7 +38,7 @@ fn child_whose_io_uring_is_refused() {
         return eprintln!("skipped: no seccomp filters: {error}");
     }
     let report = read();
-    assert_eq!(report.fallbacks, [Fallback::NoRing { errno }]);
+    assert_eq!(report.fallbacks, [TransferFallback::NoRing { errno }]);
     assert!(report.direct && report.engine == Engine::Threads && !report.registered, "{report:?}");
     assert!(report.fallbacks[0].to_string().starts_with("io_uring is refused"));
 }
@@ -88,11 +89,11 @@ fn child_that_may_not_lock_memory() {
     let report = read();
     assert!(report.direct && !report.registered, "{report:?}");
     match report.fallbacks[..] {
-        [Fallback::NotRegistered { errno: libc::ENOMEM }] => {
+        [TransferFallback::NotRegistered { errno: libc::ENOMEM }] => {
             assert_eq!(report.engine, Engine::IoUring);
         }
         // Newer kernels count the ring itself as locked memory.
-        [Fallback::NoRing { errno: libc::ENOMEM }] if limit() == 0 => {
+        [TransferFallback::NoRing { errno: libc::ENOMEM }] if limit() == 0 => {
             assert_eq!(report.engine, Engine::Threads);
         }
         _ => panic!("{report:?}"),

@@ -28,7 +28,7 @@ use crate::models::Served;
 use crate::request_log::{Entry, Record};
 use crate::routes::AuthRequirement;
 use crate::shared::{BODY, Shared};
-use crate::socket::{Listener, Listening, Socket, Stream, TimeoutStream};
+use crate::socket::{ClientStream, Listener, Listening, Socket, TimeoutStream};
 use crate::threads::runtime;
 use crate::{Log, Options, routes};
 
@@ -221,7 +221,7 @@ async fn first<T>(mut told: Pin<&mut impl Future>, work: impl Future<Output = T>
 
 /// Answers the requests of a connection, whose client has this address.
 pub(crate) async fn connection(
-    (stream, peer): (Box<dyn Stream>, Arc<str>),
+    (stream, peer): (Box<dyn ClientStream>, Arc<str>),
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
 ) {

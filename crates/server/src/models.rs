@@ -8,7 +8,7 @@ use alight_chat::grammar::Grammars;
 use alight_chat::worker::{STUCK_AFTER, StartError, Worker, WorkerConfig};
 use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::apart::{is_cancelled, step_aside};
 use crate::client_errors::ClientErrors;
@@ -48,6 +48,8 @@ pub(crate) struct Serving {
     pub(crate) created: u64,
     /// Compiles the grammars of answers.
     pub(crate) grammars: Grammars,
+    /// Variables of its template that requests do not set.
+    pub(crate) template_variables: Map<String, Value>,
     quantization: (Quantization, OnceLock<Option<String>>),
     log: Log,
     /// Set once it is reported that tools are described to it in words.
@@ -124,6 +126,7 @@ impl Models {
                 Grammars::new(model.vocabulary()).waiting(step_aside).until(is_cancelled);
             let quantization = (quantization, OnceLock::new());
             let created = ids::now();
+            let template_variables = options.template_variables.clone();
             let (log, tools_in_words) = (log.clone(), Once::new());
             Ok(Serving {
                 name,
@@ -133,6 +136,7 @@ impl Models {
                 errors,
                 created,
                 grammars,
+                template_variables,
                 quantization,
                 log,
                 tools_in_words,

@@ -132,6 +132,11 @@ impl Record {
         });
     }
 
+    /// Notes fields that the endpoint does not have.
+    pub(crate) fn unknown(&self, names: &[String]) {
+        self.names("unknown", names.iter().map(|name| short(name)));
+    }
+
     /// Adds a note that the client gets, too: a wish of its request is not met.
     pub(crate) fn warn(&self, text: &str) {
         self.note(text);
@@ -162,11 +167,16 @@ impl Record {
         let names = objects.iter().flat_map(|(prefix, fields)| {
             fields.left().map(move |name| short(&format!("{prefix}{name}")))
         });
+        self.names("ignored", names);
+    }
+
+    /// Notes the first of these names, after what they have in common.
+    fn names(&self, what: &str, names: impl Iterator<Item = String>) {
         let names: Vec<String> = names.take(MAX_NAMES + 1).collect();
         if !names.is_empty() {
             let more = if names.len() > MAX_NAMES { ", …" } else { "" };
             let names = names[..names.len().min(MAX_NAMES)].join(", ");
-            self.note(&format!("ignored: {names}{more}"));
+            self.note(&format!("{what}: {names}{more}"));
         }
     }
 }

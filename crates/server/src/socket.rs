@@ -127,9 +127,9 @@ impl Socket {
 }
 
 /// A connection.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ClientStream for S {}
 
 /// Accepts connections.
 pub(crate) enum Listener {
@@ -139,7 +139,7 @@ pub(crate) enum Listener {
 
 impl Listener {
     /// Returns a connection, and the address of its client as people read it.
-    pub(crate) async fn accept(&self) -> io::Result<(Box<dyn Stream>, Arc<str>)> {
+    pub(crate) async fn accept(&self) -> io::Result<(Box<dyn ClientStream>, Arc<str>)> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;

@@ -97,7 +97,7 @@ pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
 pub type Task = unsafe extern "C" fn(*mut c_void);
 
 /// A function of the interface.
-pub type Function<A> = unsafe extern "C" fn(*mut A) -> *mut Error;
+pub type FfiFunction<A> = unsafe extern "C" fn(*mut A) -> *mut Error;
 
 macro_rules! structs {
     ($($(#[$doc:meta])* $name:ident ($header:literal) { $($field:ident: $type:ty,)* })*) => {
@@ -205,23 +205,23 @@ structs! {
     /// XLA's functions. Those not used here are bare pointers; optional ones may be null.
     Api ("XLA_FFI_Api") {
         struct_size: usize, extension_start: *mut ExtensionBase, api_version: ApiVersion, internal_api: *const c_void,
-        XLA_FFI_Error_Create: Function<ErrorCreateArgs>,
+        XLA_FFI_Error_Create: FfiFunction<ErrorCreateArgs>,
         XLA_FFI_Error_GetMessage: *const c_void,
         XLA_FFI_Error_Destroy: Option<unsafe extern "C" fn(*mut ErrorDestroyArgs)>,
         XLA_FFI_Handler_Register: *const c_void,
-        XLA_FFI_Stream_Get: Function<StreamGetArgs>,
+        XLA_FFI_Stream_Get: FfiFunction<StreamGetArgs>,
         XLA_FFI_Type_Register: *const c_void,
         XLA_FFI_ExecutionContext_Get: *const c_void,
-        XLA_FFI_State_Set: Function<StateSetArgs>,
-        XLA_FFI_State_Get: Function<StateGetArgs>,
+        XLA_FFI_State_Set: FfiFunction<StateSetArgs>,
+        XLA_FFI_State_Get: FfiFunction<StateGetArgs>,
         XLA_FFI_DeviceMemory_Allocate: *const c_void,
         XLA_FFI_DeviceMemory_Free: *const c_void,
-        XLA_FFI_ThreadPool_Schedule: Option<Function<ScheduleArgs>>,
-        XLA_FFI_ThreadPool_NumThreads: Option<Function<NumThreadsArgs>>,
+        XLA_FFI_ThreadPool_Schedule: Option<FfiFunction<ScheduleArgs>>,
+        XLA_FFI_ThreadPool_NumThreads: Option<FfiFunction<NumThreadsArgs>>,
         XLA_FFI_Future_Create: *const c_void,
         XLA_FFI_Future_SetAvailable: *const c_void,
         XLA_FFI_Future_SetError: *const c_void,
-        XLA_FFI_RunId_Get: Function<RunIdGetArgs>,
-        XLA_FFI_DeviceOrdinal_Get: Function<DeviceOrdinalGetArgs>,
+        XLA_FFI_RunId_Get: FfiFunction<RunIdGetArgs>,
+        XLA_FFI_DeviceOrdinal_Get: FfiFunction<DeviceOrdinalGetArgs>,
     }
 }

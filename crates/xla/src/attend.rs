@@ -98,7 +98,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     };
     if pos.checked_add(tokens).is_none_or(|end| end > shape.capacity) {
         return Err(Refusal::argument(format!(
-            "{tokens} tokens from position {pos} on, where the cache has room for {}",
+            "{tokens} tokens from position {pos} on, where the cache holds {}",
             shape.capacity
         )));
     }

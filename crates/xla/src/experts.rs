@@ -24,7 +24,7 @@ use alight_kernels::gate::{clamped_silu_mul, silu_mul};
 use alight_kernels::matmul::{Precision, RowCounts};
 use alight_kernels::parallel::{Packing, Product, Rows, multiply, multiply_and_pack, pack};
 use alight_kernels::{ActivationFormats, Isa, Layout, Matrix, WeightType, vec};
-use alight_pages::slots::Held;
+use alight_pages::slots::HeldGroup;
 
 use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{dimensions, expect, size, slice, slice_mut};
@@ -57,7 +57,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
 }
 
 /// A chosen expert of a token: the expert, the token, and its index among all pairs.
-type Pair = (usize, usize, usize);
+type ExpertPair = (usize, usize, usize);
 
 /// `gate = active(gate, up)`.
 type Gate = fn(Isa, &mut [f32], &[f32]);
@@ -90,7 +90,7 @@ impl<'a> Stacks<'a> {
     fn held<'h>(
         &self,
         expert: usize,
-        held: &'h Held<'_>,
+        held: &'h HeldGroup<'_>,
         piece: usize,
         parts: &[(usize, usize); 3],
     ) -> Result<Three<Matrix<'h>>, Refusal> {
@@ -207,7 +207,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let count = list(frame, "count", Some(first.len()))?;
     let (rank, devices) = rank(frame, first.len())?;
     let own = first[rank]..first[rank].saturating_add(count[rank]).min(experts);
-    let mut pairs: Vec<Pair> = Vec::with_capacity(chosen.len());
+    let mut pairs: Vec<ExpertPair> = Vec::with_capacity(chosen.len());
     for (pair, expert) in chosen.iter().enumerate() {
         let found = usize::try_from(*expert).ok().filter(|expert| *expert < experts);
         let found = found.ok_or_else(|| {
@@ -228,7 +228,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let precision = RowCounts::of_call(tokens).precision(0);
     // One output for each pair, so that the outputs of a token are summed in its own order.
     with_floats(chosen.len() * cols, |outputs| {
-        let mut compute = |group: &[Pair], matrices: &Three<Matrix<'_>>| {
+        let mut compute = |group: &[ExpertPair], matrices: &Three<Matrix<'_>>| {
             for part in group.chunks(MAX_TOKENS) {
                 let how = (precision, gate);
                 expert(&mut team, how, (matrices, &biases), (values, part), outputs);
@@ -258,8 +258,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
 fn by_slots(
     stacks: &Stacks<'_>,
     (store, layer, rank): (&Store, usize, usize),
-    mut groups: Vec<&[Pair]>,
-    compute: &mut dyn FnMut(&[Pair], &Three<Matrix<'_>>),
+    mut groups: Vec<&[ExpertPair]>,
+    compute: &mut dyn FnMut(&[ExpertPair], &Three<Matrix<'_>>),
 ) -> Result<(), Refusal> {
     let wrong = |text: &str| Refusal::argument(format!("the store of rank {rank} {text}"));
     let (own, slots) = store.of_rank(rank).ok_or_else(|| wrong("has no experts"))?;
@@ -267,7 +267,7 @@ fn by_slots(
     if let Some(group) = groups.iter().find(|group| !own.contains(&group[0].0)) {
         return Err(wrong(&format!("does not have expert {}", group[0].0)));
     }
-    let piece = |group: &[Pair]| group[0].0 - own.start;
+    let piece = |group: &[ExpertPair]| group[0].0 - own.start;
     let mut held = slots.hold(layer, groups.iter().map(|group| piece(group)));
     // A prompt that chooses nearly all experts of a layer chooses nearly all of the next one, too: they are read after those of
     // this layer, while this layer is computed.
@@ -297,7 +297,7 @@ fn expert(
     team: &mut Team<'_>,
     (precision, active): (Precision, Gate),
     (Three { gate, up, down }, biases): (&Three<Matrix<'_>>, &Three<Option<Matrix<'_>>>),
-    (values, pairs): (&[f32], &[Pair]),
+    (values, pairs): (&[f32], &[ExpertPair]),
     outputs: &mut [f32],
 ) {
     let (isa, n, width, cols) = (Isa::best(), pairs.len(), gate.rows(), gate.cols());

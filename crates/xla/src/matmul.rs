@@ -42,7 +42,7 @@ unsafe extern "C" fn alight_matmul(frame: *mut CallFrame) -> *mut Error {
 }
 
 /// The part of a matrix to be multiplied, and the whole result.
-struct Job<'a> {
+struct MatmulJob<'a> {
     matrix: Matrix<'a>,
     rows: Range<usize>,
     /// `[T, slots]`
@@ -98,7 +98,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
         if used > 0 {
             let matrix = matrix.columns(cut.columns.clone());
             let matrix = matrix.map_err(|error| Refusal::argument(format!("{name}: {error}")))?;
-            jobs.push(Job { matrix, rows, out, slots });
+            jobs.push(MatmulJob { matrix, rows, out, slots });
         }
     }
     if jobs.is_empty() || tokens == 0 {
@@ -127,7 +127,7 @@ struct Values<'a> {
 /// All products of some tokens.
 fn multiply_part(
     team: &mut Team<'_>,
-    jobs: &mut [Job<'_>],
+    jobs: &mut [MatmulJob<'_>],
     x: &Values<'_>,
     tokens: Range<usize>,
     packed: &mut Activations,

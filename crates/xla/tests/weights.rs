@@ -506,7 +506,7 @@ fn attention_is_the_kernels_on_any_threads() {
 fn attention_that_cannot_be_is_an_error() {
     refused(
         attention(2, 1023, 0, Threads::None),
-        "2 tokens from position 1023 on, where the cache has room for 1024",
+        "2 tokens from position 1023 on, where the cache holds 1024",
     );
     refused(attention(2, -1, 0, Threads::None), "'pos' has -1");
     refused(attention(2, i32::MAX, 0, Threads::None), "from position 2147483647 on");

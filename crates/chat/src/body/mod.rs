@@ -3,6 +3,7 @@
 mod accepted;
 mod changes;
 pub mod conversation;
+pub mod declared;
 pub mod fields;
 mod in_words;
 pub mod json;

@@ -2,8 +2,9 @@
 
 use alight_model::{SamplerNumber, SamplerOptions};
 use alight_text::infill::GapLimits;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::declared::REFUSED;
 use super::fields::{Fields, whole};
 use super::refusal::Refusal;
 
@@ -32,6 +33,7 @@ pub fn sampling(
         }
     }
     options.top_k = fields.count_or_all("top_k", 0)?.unwrap_or(options.top_k);
+    options.min_keep = fields.count("min_keep")?.unwrap_or(options.min_keep);
     let last_n = fields.count_or_all("repeat_last_n", usize::MAX)?;
     options.repeat_last_n = last_n.unwrap_or(options.repeat_last_n);
     let seed = fields.read("seed", "a whole number of 64 bits", |value| match whole(&value)? {
@@ -95,37 +97,10 @@ pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
 /// # Errors
 /// A field requests such a change.
 pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
-    let is = |expected: Value| move |value: &Value| *value == expected;
-    fields.only("modalities", is(json!(["text"])), "answers are text")?;
-    fields.only("suffix", is(json!("")), "a text is continued at its end")?;
-    // OpenAI's names before `tools`.
-    fields.only("functions", is(json!([])), "tools has them now")?;
-    fields.only("function_call", is(json!("none")), "tool_choice says it now")?;
-    // vLLM's fields, with the values that ask for nothing.
-    for (name, nothing) in [
-        ("min_tokens", json!(0)),
-        ("stop_token_ids", json!([])),
-        ("allowed_token_ids", json!([])),
-        ("bad_words", json!([])),
-        ("truncate_prompt_tokens", json!(-1)),
-        ("include_stop_str_in_output", json!(false)),
-        ("use_beam_search", json!(false)),
-        ("prompt_logprobs", json!(0)),
-    ] {
-        fields.only(name, is(nothing), "this is not supported here")?;
-    }
-    // llama.cpp's fields, and the value that turns each off. Clients send them whether they use them or not.
-    for (name, off) in [
-        ("mirostat", 0.0),
-        ("dry_multiplier", 0.0),
-        ("xtc_probability", 0.0),
-        ("dynatemp_range", 0.0),
-        ("typical_p", 1.0),
-        ("tfs_z", 1.0),
-        ("top_n_sigma", -1.0),
-    ] {
-        let why = "there is no such way to choose tokens here";
-        fields.only(name, |value| value.as_f64() == Some(off), why)?;
+    for declared in REFUSED {
+        if let Some(value) = fields.any(declared.name) {
+            declared.check(&value)?;
+        }
     }
     Ok(())
 }
@@ -133,6 +108,7 @@ pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn fields(body: &Value) -> Fields {
         Fields::new(body.as_object().unwrap().clone())

@@ -14,7 +14,8 @@ pub const SWITCH: &str = "enable_thinking";
 /// The variable and field for the maximum number of tokens of thinking.
 pub const BUDGET: &str = "thinking_budget";
 /// llama-server's names for the last one.
-const BUDGETS: [&str; 3] = [BUDGET, "thinking_budget_tokens", "reasoning_budget"];
+const BUDGETS: [&str; 4] =
+    [BUDGET, "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens"];
 
 /// The efforts of OpenAI's and Anthropic's interfaces, from none to the largest.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];

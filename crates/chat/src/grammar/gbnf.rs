@@ -39,7 +39,7 @@ pub(crate) fn lark(gbnf: &str) -> Result<String, String> {
         return Err(format!("there is no rule {name:?}"));
     }
     let rules: Vec<Node> = reader.rules.into_iter().flatten().collect();
-    let mut writer = Writer { regular: regular(&rules), out: String::new(), pieces: 0 };
+    let mut writer = GbnfWriter { regular: regular(&rules), out: String::new(), pieces: 0 };
     let mut wanted = vec![false; rules.len()];
     let mut open = vec![root];
     while let Some(number) = open.pop() {
@@ -82,14 +82,14 @@ fn regular(rules: &[Node]) -> Vec<bool> {
     }
 }
 
-struct Writer {
+struct GbnfWriter {
     regular: Vec<bool>,
     out: String,
     /// Number of terminals that were made from pieces of rules.
     pieces: usize,
 }
 
-impl Writer {
+impl GbnfWriter {
     fn name(&self, number: usize) -> String {
         format!("{}{number}", if self.regular[number] { "T" } else { "r" })
     }

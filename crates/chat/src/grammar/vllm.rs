@@ -12,10 +12,6 @@ const MAX_CHOICES: usize = 1024;
 /// Takes the constraints, each with the name of its field.
 pub(super) fn take(fields: &mut Fields) -> Result<Vec<(String, Wanted)>, Refusal> {
     let mut all = within(fields, "guided_", "guided_")?;
-    // Other programs for constraints than ours, and what to do if they fail.
-    fields.ignore(&["guided_decoding_backend", "guided_decoding_disable_fallback"]);
-    let why = "blanks in JSON are always left out here";
-    fields.only("guided_whitespace_pattern", |_| false, why)?;
     if let Some(object) = fields.object("structured_outputs")? {
         let named = |refusal: Refusal| match refusal.param {
             // It names the field within the object.
@@ -123,7 +119,6 @@ mod tests {
         for (body, param) in [
             (json!({"guided_choice": []}), "guided_choice"),
             (json!({"guided_json": "{"}), "guided_json"),
-            (json!({"guided_whitespace_pattern": " "}), "guided_whitespace_pattern"),
             (json!({"structured_outputs": {"regex": 7}}), "structured_outputs.regex"),
             (
                 json!({"structured_outputs": {"structural_tag": "x"}}),

@@ -9,7 +9,7 @@ use super::request::Prepared;
 use super::result::{LineId, now};
 
 /// An answer that is being computed.
-pub struct Answer {
+pub struct LineAnswer {
     /// The line that requests it.
     pub line: LineId,
     /// Tokens of the prompt.
@@ -21,10 +21,10 @@ pub struct Answer {
     message: Message,
 }
 
-impl Answer {
+impl LineAnswer {
     /// Creates an empty answer.
-    pub fn new(prepared: &Prepared, vocabulary: &'static Vocabulary) -> Answer {
-        Answer {
+    pub fn new(prepared: &Prepared, vocabulary: &'static Vocabulary) -> LineAnswer {
+        LineAnswer {
             line: prepared.line.clone(),
             prompt_tokens: prepared.prompt.len(),
             tokens: 0,

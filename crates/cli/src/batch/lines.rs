@@ -12,7 +12,7 @@ const PASSED: u64 = 1 << 30;
 
 /// A line that is not blank.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct InputLine {
     /// From 1; blank lines count.
     pub number: u64,
     /// Its offset in bytes.
@@ -30,7 +30,7 @@ pub struct Line {
 /// # Errors
 /// It cannot be read.
 pub fn count(path: &Path) -> io::Result<u64> {
-    let mut lines = Lines::new(BufReader::with_capacity(1 << 20, File::open(path)?), LIMIT);
+    let mut lines = InputLines::new(BufReader::with_capacity(1 << 20, File::open(path)?), LIMIT);
     let mut count = 0;
     while lines.next()?.is_some() {
         count += 1;
@@ -39,7 +39,7 @@ pub fn count(path: &Path) -> io::Result<u64> {
 }
 
 /// Reads lines one by one.
-pub struct Lines<R> {
+pub struct InputLines<R> {
     reader: R,
     limit: usize,
     passed: u64,
@@ -48,17 +48,17 @@ pub struct Lines<R> {
     at: u64,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> InputLines<R> {
     /// Reads from the beginning, lines of at most `limit` bytes.
-    pub fn new(reader: R, limit: usize) -> Lines<R> {
-        Lines { reader, limit, passed: PASSED, number: 0, at: 0 }
+    pub fn new(reader: R, limit: usize) -> InputLines<R> {
+        InputLines { reader, limit, passed: PASSED, number: 0, at: 0 }
     }
 
     /// Returns the next line that is not blank.
     ///
     /// # Errors
     /// The system's, or a line that does not end.
-    pub fn next(&mut self) -> io::Result<Option<Line>> {
+    pub fn next(&mut self) -> io::Result<Option<InputLine>> {
         loop {
             let Some(mut line) = self.any()? else { return Ok(None) };
             if let Some(bytes) = &mut line.bytes {
@@ -74,7 +74,7 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    fn any(&mut self) -> io::Result<Option<Line>> {
+    fn any(&mut self) -> io::Result<Option<InputLine>> {
         let (start, mut bytes, mut is_whole) = (self.at, Some(Vec::new()), false);
         while !is_whole {
             let piece = match self.reader.fill_buf() {
@@ -105,7 +105,7 @@ impl<R: BufRead> Lines<R> {
             return Ok(None);
         }
         self.number += 1;
-        Ok(Some(Line { number: self.number, start, end: self.at, bytes, is_whole }))
+        Ok(Some(InputLine { number: self.number, start, end: self.at, bytes, is_whole }))
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn all(text: &[u8], limit: usize, buffer: usize) -> Vec<(u64, Option<String>, bool)> {
-        let mut lines = Lines::new(io::BufReader::with_capacity(buffer, text), limit);
+        let mut lines = InputLines::new(io::BufReader::with_capacity(buffer, text), limit);
         let mut all = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             let bytes = &text[line.start as usize..line.end as usize];
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_line_that_does_not_end_is_an_error() {
-        let mut lines = Lines::new(io::BufReader::with_capacity(10, io::repeat(b'a')), 4);
+        let mut lines = InputLines::new(io::BufReader::with_capacity(10, io::repeat(b'a')), 4);
         lines.passed = 1 << 20;
         let error = lines.next().unwrap_err().to_string();
         assert_eq!(error, "line 1 does not end within 1 MiB");

@@ -38,8 +38,8 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::run::{prompt, sampling};
 use crate::{new_file, say, units};
-use answer::Answer;
-use lines::Lines;
+use answer::LineAnswer;
+use lines::InputLines;
 use output::Output;
 use progress::Progress;
 use reader::{Item, Items, Read, Reader};
@@ -170,7 +170,9 @@ pub fn main(args: BatchArgs) -> Outcome {
     };
     let draft = args.drafts.leaked(&args.engine)?;
     let log: Log = Arc::new(say::note);
-    let engine = EngineLoop::start(model, draft, &options, &log).map_err(|e| anyhow!(e))?;
+    let mut engine = EngineLoop::start(model, draft, &options, &log).map_err(|e| anyhow!(e))?;
+    let interrupt = Interrupt::catch()?;
+    engine.cancel_by(interrupt.cancel());
     let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
     let progress = Progress::new(shown, input.len);
     let source = input.path.map(Path::to_owned);
@@ -189,7 +191,7 @@ pub fn main(args: BatchArgs) -> Outcome {
         begun: 0,
         sequences: args.sequences,
         ended: false,
-        interrupt: Interrupt::catch()?,
+        interrupt,
         source,
         goes_on,
     };
@@ -235,7 +237,7 @@ impl BatchArgs {
             style,
             context,
         };
-        let lines = Lines::new(input.reader, lines::LIMIT);
+        let lines = InputLines::new(input.reader, lines::LIMIT);
         let (name, seen) = (input.name, HashMap::new());
         let (no_json, grammars) = (Some(0), Grammars::new(vocabulary));
         Reader {
@@ -321,7 +323,7 @@ struct Batch {
     results: Results,
     progress: Progress,
     /// By place among the results, which is the key of the request.
-    active: HashMap<u64, Answer>,
+    active: HashMap<u64, LineAnswer>,
     /// Lines that have been started: places among the results.
     begun: u64,
     sequences: usize,
@@ -380,11 +382,11 @@ impl Batch {
             }
             Read::Refused(line, refusal) => {
                 self.begun += 1;
-                self.put(index, &line, result::Outcome::Refused(refusal))
+                self.put(index, &line, result::LineOutcome::Refused(refusal))
             }
             Read::Failed(line, refusal) => {
                 self.begun += 1;
-                self.put(index, &line, result::Outcome::Failed(refusal))
+                self.put(index, &line, result::LineOutcome::Failed(refusal))
             }
             Read::Request(prepared) => {
                 self.begun += 1;
@@ -394,7 +396,7 @@ impl Batch {
     }
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
-        let answer = Answer::new(&prepared, self.model.vocabulary());
+        let answer = LineAnswer::new(&prepared, self.model.vocabulary());
         let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, thinking, .. } =
             prepared;
         let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
@@ -440,25 +442,30 @@ impl Batch {
                     _ => "invalid_request",
                 };
                 let refused = Refusal::new(code, error.to_string());
-                return self.end(index, |_| result::Outcome::Refused(refused));
+                return self.end(index, |_| result::LineOutcome::Refused(refused));
             }
             EngineEvent::Failed(error) => {
                 let failed = Refusal::new("model_error", error.to_string());
-                return self.end(index, |_| result::Outcome::Failed(failed));
+                return self.end(index, |_| result::LineOutcome::Failed(failed));
             }
             EngineEvent::EngineFailed(error) => return Err(anyhow!(error).into()),
             // The progress of a prompt, and outputs that no line requests.
-            EngineEvent::Reading { .. }
+            EngineEvent::Waiting { .. }
+            | EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)
             | EngineEvent::Ending => return Ok(()),
         };
         let name = self.model.name();
-        self.end(index, |answer| result::Outcome::Answered(answer.body(finish, name)))
+        self.end(index, |answer| result::LineOutcome::Answered(answer.body(finish, name)))
     }
 
     /// Ends an answer with this outcome.
-    fn end(&mut self, index: u64, outcome: impl FnOnce(Answer) -> result::Outcome) -> Outcome {
+    fn end(
+        &mut self,
+        index: u64,
+        outcome: impl FnOnce(LineAnswer) -> result::LineOutcome,
+    ) -> Outcome {
         let Some(answer) = self.active.remove(&index) else { return Ok(()) };
         self.engine.cancel(index);
         let line = answer.line.clone();
@@ -466,7 +473,7 @@ impl Batch {
         self.put(index, &line, outcome)
     }
 
-    fn put(&mut self, index: u64, line: &LineId, outcome: result::Outcome) -> Outcome {
+    fn put(&mut self, index: u64, line: &LineId, outcome: result::LineOutcome) -> Outcome {
         self.results.put(index, line, outcome)
     }
 
@@ -495,7 +502,7 @@ impl Batch {
     /// failed.
     fn report(&self, quiet: bool, before: (u64, u64)) -> Outcome {
         if !quiet {
-            say::line(&self.progress.summary(&self.results));
+            say::plain(&self.progress.summary(&self.results));
         }
         if self.interrupt.pressed() {
             if !quiet && self.results.waiting() > 0 {

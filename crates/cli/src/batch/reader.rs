@@ -13,7 +13,7 @@ use alight_text::{Encoder, Vocabulary};
 use anyhow::{anyhow, ensure};
 
 use super::fingerprint::{self, Fingerprint};
-use super::lines::{LIMIT, Lines};
+use super::lines::{InputLines, LIMIT};
 use super::request::{self, Defaults, Prepared};
 use super::result::{DUPLICATE, LineId};
 use super::resume::{Done, Key, Keys};
@@ -27,7 +27,7 @@ const NOT_COMPILED: &str = "grammar_error";
 /// Parses lines.
 pub struct Reader {
     /// The input.
-    pub lines: Lines<Box<dyn BufRead + Send>>,
+    pub lines: InputLines<Box<dyn BufRead + Send>>,
     /// The name of the input.
     pub name: String,
     /// The source of the tokenizer and the template.

@@ -4,6 +4,7 @@
 //! A field that would change the answer and is not supported is refused by name.
 
 use alight_chat::answer::{AnswerOptions, Tools};
+use alight_chat::body::declared::OF_VLLM;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::json::{JsonBudget, JsonError};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
@@ -211,6 +212,7 @@ impl Parsed {
         let stops = options::stops(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         fields.ignore(&IGNORED);
+        OF_VLLM.iter().for_each(|declared| fields.ignore(&[declared.name]));
         fields.finish()?;
         let (mut chat, mut tools, mut budget) = (false, None, None);
         if let Prompt::Chat(context) = &mut prompt {

@@ -27,7 +27,7 @@ pub const DUPLICATE: &str = "duplicate_custom_id";
 
 /// The outcome of a line.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum LineOutcome {
     /// The body of the response.
     Answered(Value),
     /// The line requests something impossible.
@@ -37,7 +37,7 @@ pub enum Outcome {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct ResultLine<'a> {
     id: String,
     custom_id: Option<&'a str>,
     response: Response,
@@ -54,7 +54,7 @@ struct Response {
 }
 
 /// Returns a result as a line, with its newline. Nothing in it drives a terminal.
-pub fn line(of: &LineId, outcome: Outcome) -> String {
+pub fn line(of: &LineId, outcome: LineOutcome) -> String {
     let number = of.number;
     let failed = |status: u16, refusal: Refusal| {
         let Refusal { code, param, message } = refusal;
@@ -66,14 +66,14 @@ pub fn line(of: &LineId, outcome: Outcome) -> String {
         (status, body, Some(error))
     };
     let (status_code, body, error) = match outcome {
-        Outcome::Answered(body) => (200, body, None),
-        Outcome::Refused(refusal) => failed(400, refusal),
-        Outcome::Failed(refusal) => failed(500, refusal),
+        LineOutcome::Answered(body) => (200, body, None),
+        LineOutcome::Refused(refusal) => failed(400, refusal),
+        LineOutcome::Failed(refusal) => failed(500, refusal),
     };
     let response = Response { status_code, request_id: format!("req_{number}"), body };
     let custom_id = of.custom_id.as_deref();
     let (id, fingerprint) = (format!("{ID}{number}"), of.fingerprint.to_string());
-    let line = Line { id, custom_id, response, error, fingerprint };
+    let line = ResultLine { id, custom_id, response, error, fingerprint };
     let mut bytes = Vec::new();
     // Values of this kind can always be serialised, and writing to memory does not fail.
     let _ = terminal_text::escape_json(&line, &mut bytes);

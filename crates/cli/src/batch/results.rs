@@ -20,7 +20,7 @@ const WAITING: usize = 64 << 20;
 pub struct Results {
     to: To,
     /// `None`: as they arrive.
-    order: Option<Order>,
+    order: Option<ResultOrder>,
     /// Results written that are answers.
     pub answered: u64,
     /// Results written that are not answers.
@@ -42,13 +42,13 @@ impl Results {
     /// Writes results to a file or to stdout.
     pub fn new(file: Option<Output>, unordered: bool) -> Results {
         let to = file.map_or(To::Stdout, To::File);
-        let order = (!unordered).then(|| Order::new(WAITING));
+        let order = (!unordered).then(|| ResultOrder::new(WAITING));
         Results { to, order, answered: 0, failed: 0 }
     }
 
     /// Returns true if too many results wait for an earlier one.
     pub fn is_full(&self) -> bool {
-        self.order.as_ref().is_some_and(Order::is_full)
+        self.order.as_ref().is_some_and(ResultOrder::is_full)
     }
 
     /// Returns the number of finished results that wait for an earlier one.
@@ -57,8 +57,8 @@ impl Results {
     }
 
     /// Takes the result of the line that began as number `index`.
-    pub fn put(&mut self, index: u64, line: &LineId, outcome: result::Outcome) -> Outcome {
-        let is_answer = matches!(outcome, result::Outcome::Answered(_));
+    pub fn put(&mut self, index: u64, line: &LineId, outcome: result::LineOutcome) -> Outcome {
+        let is_answer = matches!(outcome, result::LineOutcome::Answered(_));
         let finished = Finished { text: result::line(line, outcome), is_answer };
         let Results { to, order, answered, failed } = self;
         let mut write = |finished: Finished| {
@@ -91,7 +91,7 @@ impl To {
 }
 
 /// Puts results into the order of their lines.
-struct Order {
+struct ResultOrder {
     /// The next one to be written.
     next: u64,
     waiting: BTreeMap<u64, Finished>,
@@ -99,9 +99,9 @@ struct Order {
     limit: usize,
 }
 
-impl Order {
-    fn new(limit: usize) -> Order {
-        Order { next: 0, waiting: BTreeMap::new(), bytes: 0, limit }
+impl ResultOrder {
+    fn new(limit: usize) -> ResultOrder {
+        ResultOrder { next: 0, waiting: BTreeMap::new(), bytes: 0, limit }
     }
 
     fn is_full(&self) -> bool {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn results_are_written_in_order_and_too_many_that_wait_are_told_of() {
-        let mut order = Order::new(4);
+        let mut order = ResultOrder::new(4);
         let mut written = String::new();
         for (index, text, so_far, full) in [
             (1, "bbb", "", false),

@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use serde::Deserialize;
 
 use super::fingerprint::Fingerprint;
-use super::lines::Lines;
+use super::lines::InputLines;
 use super::result::{DUPLICATE, ID};
 use crate::new_file;
 
@@ -126,7 +126,7 @@ pub fn open(
 /// Returns the results in a file, and its length in whole lines, in bytes.
 fn scan(file: &mut File, keys: &Keys, run: u64) -> anyhow::Result<(Done, u64)> {
     file.seek(SeekFrom::Start(0))?;
-    let mut lines = Lines::new(BufReader::with_capacity(1 << 20, file.by_ref()), LIMIT);
+    let mut lines = InputLines::new(BufReader::with_capacity(1 << 20, file.by_ref()), LIMIT);
     let (mut done, mut whole) = (Done::default(), 0);
     while let Some(line) = lines.next()? {
         let begun = format!("{{\"id\":\"{ID}");

@@ -19,7 +19,7 @@ const PASSES: usize = 9;
 
 /// Measured limits.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Limits {
+pub struct MachineLimits {
     /// Bytes per second that all threads together read from memory.
     pub read_bytes_per_second: f64,
     /// 8-bit multiply-accumulates per second of all threads together.
@@ -32,7 +32,7 @@ pub struct Limits {
 
 /// Measures with `threads` threads, the kernels `isa`, and at most `spare` bytes of memory, but
 /// never less than a measurement needs. Needs about a second.
-pub fn measure(threads: usize, isa: Isa, spare: u64) -> Limits {
+pub fn measure(threads: usize, isa: Isa, spare: u64) -> MachineLimits {
     let share = WANTED.min(spare) / threads.max(1) as u64;
     let read = best(
         threads,
@@ -53,7 +53,7 @@ pub fn measure(threads: usize, isa: Isa, spare: u64) -> Limits {
             peak::int8_macs(isa, *rounds)
         },
     );
-    Limits {
+    MachineLimits {
         read_bytes_per_second: read.per_second,
         int8_macs_per_second: multiply.per_second,
         threads: read.threads.min(multiply.threads),

@@ -23,7 +23,7 @@ use clap::Subcommand;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::{output, say, units};
-use report::Report;
+use report::BenchReport;
 use rusage::{Phases, Summary};
 use work::Work;
 
@@ -234,11 +234,11 @@ pub fn main(args: BenchArgs) -> Outcome {
         phases: phases.list().to_vec(),
     };
     let run = report::Run { decode, tokens, depth: common.depth };
-    let report = Report::new(&common.model, &model, run, work, measured);
+    let report = BenchReport::new(&common.model, &model, run, work, measured);
     if common.json {
         output::json(&report)?;
     } else {
-        output::report(report.human())?;
+        output::lines(&report.human(output::columns()))?;
     }
     common.engine.explain_outcome(&model);
     Ok(())

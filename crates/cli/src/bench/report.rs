@@ -6,7 +6,7 @@ use alight_model::Model;
 use rusage::{Phase, Summary};
 use serde::Serialize;
 
-use super::machine::Limits;
+use super::machine::MachineLimits;
 use super::work::Work;
 use crate::{output, phases, units};
 
@@ -29,14 +29,14 @@ pub struct Measured {
     /// Milliseconds per token, if they were computed one by one.
     pub steps: Option<Summary>,
     /// The limits of the machine.
-    pub limits: Limits,
+    pub limits: MachineLimits,
     /// The resources that the process used.
     pub phases: Vec<Phase>,
 }
 
 /// The result. Fields are only ever added.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// `decode` or `prefill`.
     what: &'static str,
     #[serde(serialize_with = "output::lossy")]
@@ -53,7 +53,7 @@ pub struct Report {
     /// At the median.
     bytes_per_second: f64,
     macs_per_second: f64,
-    limits: Limits,
+    limits: MachineLimits,
     /// Of the limits, 0 to 1.
     share_of_read_bandwidth: f64,
     share_of_int8_peak: f64,
@@ -63,14 +63,20 @@ pub struct Report {
     about: String,
 }
 
-impl Report {
+impl BenchReport {
     /// Creates a report.
-    pub fn new(path: &Path, model: &Model, run: Run, work: Work, measured: Measured) -> Report {
+    pub fn new(
+        path: &Path,
+        model: &Model,
+        run: Run,
+        work: Work,
+        measured: Measured,
+    ) -> BenchReport {
         let Measured { rate, steps, limits, phases } = measured;
         let runs_per_second = rate.median / run.tokens as f64;
         let bytes_per_second = work.bytes() * runs_per_second;
         let macs_per_second = work.macs() * runs_per_second;
-        Report {
+        BenchReport {
             what: if run.decode { "decode" } else { "prefill" },
             model: path.to_owned(),
             tokens: run.tokens,
@@ -91,7 +97,7 @@ impl Report {
     }
 
     /// Returns the text for the user.
-    pub fn human(&self) -> String {
+    pub fn human(&self, columns: Option<usize>) -> String {
         let rate = &self.tokens_per_second;
         let mut text = format!(
             "{}\n\
@@ -138,7 +144,7 @@ impl Report {
             self.limits.threads
         );
         text.push_str("\n\n");
-        text.push_str(&phases::table(&self.phases));
+        text.push_str(&phases::table(&self.phases, columns));
         text.push('\n');
         text
     }

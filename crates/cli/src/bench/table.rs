@@ -9,6 +9,7 @@ use rusage::Summary;
 use serde::Serialize;
 
 use super::{MAX_NUMBER, at_least_one, once, some_tokens, warm_up};
+use crate::layout::table::{Style, Table};
 use crate::open::{self, EngineArgs, HowArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
@@ -73,7 +74,7 @@ fn count(text: &str) -> Result<usize, String> {
 
 /// One measurement. Fields are only ever added.
 #[derive(Debug, Serialize)]
-struct Row {
+struct MeasurementRow {
     #[serde(serialize_with = "output::lossy")]
     model: PathBuf,
     name: String,
@@ -116,7 +117,7 @@ pub fn main(args: &TableArgs) -> Outcome {
                 let test = test(*decode, *tokens, *depth);
                 say::progress(&format!("{}: {test}, {} threads", path.display(), model.threads()));
                 let rate = measure(&model, args, *decode, *tokens, *depth)?;
-                let row = Row {
+                let row = MeasurementRow {
                     model: path.clone(),
                     name: model.name().to_owned(),
                     bytes: model.file_bytes(),
@@ -185,12 +186,12 @@ fn test(decode: bool, tokens: usize, depth: usize) -> String {
     }
 }
 
-fn markdown(rows: &[Row]) -> String {
+fn markdown(rows: &[MeasurementRow]) -> String {
     let head = ["model", "size", "params", "threads", "test", "tokens/s", "from", "to"];
-    let mut cells: Vec<[String; 8]> = vec![head.map(str::to_owned)];
+    let mut table = Table::new(head, 1, Style::Markdown);
     for row in rows {
         let rate = &row.tokens_per_second;
-        cells.push([
+        table.row([
             one_line(&row.name).replace('|', "\\|"),
             units::bytes(row.bytes),
             units::count(row.parameters),
@@ -201,41 +202,17 @@ fn markdown(rows: &[Row]) -> String {
             units::digits(rate.max),
         ]);
     }
-    let width = |i: usize| cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let mut text = String::new();
-    for (at, row) in cells.iter().enumerate() {
-        for (i, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Names left-aligned, numbers right-aligned.
-            let _ = match i {
-                0 => write!(text, "| {cell:<width$} "),
-                _ => write!(text, "| {cell:>width$} "),
-            };
-        }
-        text.push_str("|\n");
-        if at == 0 {
-            for (i, width) in widths.into_iter().enumerate() {
-                let _ = write!(
-                    text,
-                    "| {}{} ",
-                    "-".repeat(width - usize::from(i > 0)),
-                    [":", ""][usize::from(i == 0)]
-                );
-            }
-            text.push_str("|\n");
-        }
-    }
-    text
+    table.text(output::columns())
 }
 
-fn csv(rows: &[Row]) -> String {
+fn csv(rows: &[MeasurementRow]) -> String {
     let quoted = |text: &str| format!("\"{}\"", one_line(text).replace('"', "\"\""));
     let mut text =
         "model,name,bytes,parameters,threads,what,tokens,depth,median,min,max,q1,q3,runs\n"
             .to_owned();
     for row in rows {
         let Summary { median, min, max, q1, q3, runs, .. } = row.tokens_per_second;
-        let Row { bytes, parameters, threads, what, tokens, depth, .. } = row;
+        let MeasurementRow { bytes, parameters, threads, what, tokens, depth, .. } = row;
         let (model, name) = (quoted(&row.model.to_string_lossy()), quoted(&row.name));
         let _ = writeln!(
             text,

@@ -8,7 +8,7 @@ use alight_formats::ggml::{Ggml, Magic, parse, parts};
 use anyhow::anyhow;
 use serde_json::{Value, json};
 
-use super::listing::{File, Listing, ShapeOrder, Tensor};
+use super::listing::{ListedFile, ListedTensor, Listing, ShapeOrder};
 use super::{map, parsed};
 use crate::source::format_of;
 
@@ -57,7 +57,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     }
     metadata.extend(vocabulary(head));
     let tensors = catalogs.iter().enumerate().flat_map(|(file, catalog)| {
-        catalog.tensors.iter().map(move |tensor| Tensor {
+        catalog.tensors.iter().map(move |tensor| ListedTensor {
             name: tensor.name.into(),
             ty: tensor.ty.name(),
             shape: tensor.shape().into(),
@@ -72,7 +72,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     let files = maps
         .into_iter()
         .zip(files)
-        .map(|(map, (bytes, data))| File {
+        .map(|(map, (bytes, data))| ListedFile {
             header_bytes: map.len() as u64 - bytes,
             map,
             about: String::new(),

@@ -111,7 +111,7 @@ pub fn types(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
 
 /// A tensor as shown.
 #[derive(Debug)]
-pub struct Row<'a> {
+pub struct TensorRow<'a> {
     /// Name, as stored in the file.
     pub name: &'a str,
     /// Name of the type, with any marks.
@@ -127,7 +127,12 @@ pub struct Row<'a> {
 }
 
 /// Writes the table of tensors, if requested; `many`: there are several files, and each row names one.
-pub fn tensors(tensors: &[Row<'_>], many: bool, view: View, out: &mut dyn Write) -> io::Result<()> {
+pub fn tensors(
+    tensors: &[TensorRow<'_>],
+    many: bool,
+    view: View,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let View { canvas, tensors: wanted } = view;
     if !wanted {
         return writeln!(out, "\n{} tensors: --tensors lists them", tensors.len());

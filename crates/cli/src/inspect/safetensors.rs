@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use alight_formats::safetensors::{
-    self, Catalog, Index, Placed, SafeTensors, Shard, ShardName, merge,
+    self, Index, SafeTensors, SafeTensorsCatalog, SafeTensorsPlaced, SafeTensorsShard,
+    SafeTensorsShardName, merge,
 };
 use alight_pages::Map;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 
-use super::listing::{File, Listing, ShapeOrder, Tensor};
+use super::listing::{ListedFile, ListedTensor, Listing, ShapeOrder};
 use super::{map, parsed};
 use crate::source;
 use alight_files::file_name;
@@ -26,7 +27,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
         })?;
     }
     let mut listing = read(paths, None)?;
-    if let ([name], Some(shard)) = (names.as_slice(), ShardName::parse(names[0])) {
+    if let ([name], Some(shard)) = (names.as_slice(), SafeTensorsShardName::parse(names[0])) {
         listing.notes.push(format!("{name} is one of the {} files of a model", shard.count));
     }
     Ok(listing)
@@ -77,15 +78,18 @@ fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result
             .map(|(map, copy)| parsed(map, safetensors::parse(copy)))
             .collect::<anyhow::Result<Vec<SafeTensors<'_>>>>()?;
         let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
-        let shards: Vec<Shard<'_, '_>> =
-            names.iter().zip(&headers).map(|(name, file)| Shard { name, file }).collect();
+        let shards: Vec<SafeTensorsShard<'_, '_>> = names
+            .iter()
+            .zip(&headers)
+            .map(|(name, file)| SafeTensorsShard { name, file })
+            .collect();
         let named = index.map_or(paths[0].as_path(), |(path, _)| path);
         let catalog = merge(index.map(|(_, index)| index), &shards)
             .with_context(|| format!("'{}'", named.display()))?;
         let data: Vec<_> = headers.iter().map(|h| h.data_start..h.data_end).collect();
         (tensors(&catalog), metadata(&headers), data)
     };
-    let bytes = tensors.iter().map(Tensor::bytes).fold(0, u64::saturating_add);
+    let bytes = tensors.iter().map(ListedTensor::bytes).fold(0, u64::saturating_add);
     let said = index.and_then(|(_, index)| index.total_size).filter(|said| *said != bytes);
     let notes = said.map(|said| {
         format!("the index says that all tensors together have {said} bytes; they have {bytes}")
@@ -101,7 +105,12 @@ fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result
         files: maps
             .into_iter()
             .zip(data)
-            .map(|(map, data)| File { map, about: String::new(), header_bytes: data.start, data })
+            .map(|(map, data)| ListedFile {
+                map,
+                about: String::new(),
+                header_bytes: data.start,
+                data,
+            })
             .collect(),
         metadata,
         tensors,
@@ -109,8 +118,8 @@ fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result
     })
 }
 
-fn tensors(catalog: &Catalog<'_, '_>) -> Vec<Tensor> {
-    let tensor = |placed: &Placed<'_, '_>| Tensor {
+fn tensors(catalog: &SafeTensorsCatalog<'_, '_>) -> Vec<ListedTensor> {
+    let tensor = |placed: &SafeTensorsPlaced<'_, '_>| ListedTensor {
         name: placed.info.name.as_ref().to_owned(),
         ty: placed.info.dtype.name(),
         shape: placed.info.shape.clone(),

@@ -10,7 +10,7 @@ use alight_pages::Map;
 use anyhow::anyhow;
 use serde_json::{Value, json};
 
-use super::listing::{File, Listing, ShapeOrder, Tensor};
+use super::listing::{ListedFile, ListedTensor, Listing, ShapeOrder};
 use alight_files::file_name;
 
 /// Reads the combined contents of `paths`.
@@ -37,7 +37,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
         let file = super::parsed(&map, parsed)?;
         let (about, header_bytes, data) = add(&mut listing, &map, &file);
         drop(copy);
-        listing.files.push(File { map, about, header_bytes, data });
+        listing.files.push(ListedFile { map, about, header_bytes, data });
     }
     let count = listing.files.len();
     if count == 0 {
@@ -99,7 +99,7 @@ fn add(listing: &mut Listing, map: &Map, file: &Torch<'_>) -> (String, u64, Rang
     listing
         .metadata
         .extend(file.scalars.iter().map(|(name, value)| (name.to_string(), plain(value))));
-    listing.tensors.extend(file.tensors.iter().map(|tensor| Tensor {
+    listing.tensors.extend(file.tensors.iter().map(|tensor| ListedTensor {
         name: tensor.name.to_string(),
         ty: tensor.dtype.name(),
         shape: tensor.shape.to_vec(),

@@ -155,7 +155,7 @@ impl Base {
         out.resize(count * row, 0);
         self.read(out, rows)?;
         for (i, bytes) in out.chunks_exact(row).enumerate() {
-            let view = Row::new(bytes, shape.n_vocab);
+            let view = LogprobRow::new(bytes, shape.n_vocab);
             ensure!(
                 view.scale.is_finite() && view.scale >= 0.0 && view.min.is_finite(),
                 "'{}': position {} of chunk {chunk} has scale {} and minimum {}",
@@ -175,7 +175,7 @@ impl Base {
 
 /// One position's log-probabilities.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
+pub struct LogprobRow<'a> {
     /// Step between two values.
     pub scale: f32,
     /// The log-probability of value 0.
@@ -184,13 +184,13 @@ pub struct Row<'a> {
     values: &'a [u8],
 }
 
-impl<'a> Row<'a> {
+impl<'a> LogprobRow<'a> {
     /// Views `bytes`, which are [`Shape::row_bytes`] long.
-    pub fn new(bytes: &'a [u8], n_vocab: usize) -> Row<'a> {
+    pub fn new(bytes: &'a [u8], n_vocab: usize) -> LogprobRow<'a> {
         let float = |at: usize| {
             f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        Row { scale: float(0), min: float(4), values: &bytes[8..8 + 2 * n_vocab] }
+        LogprobRow { scale: float(0), min: float(4), values: &bytes[8..8 + 2 * n_vocab] }
     }
 
     /// Returns ln p of token `i`.
@@ -273,7 +273,7 @@ mod tests {
         let mut rows = Vec::new();
         // Scored: positions 4, 5, 6 of a chunk of 8. Position 1 of chunk 1 is the fifth row.
         base.rows(1, 1, 2, &mut rows).unwrap();
-        let row = Row::new(&rows[..SHAPE.row_bytes()], 5);
+        let row = LogprobRow::new(&rows[..SHAPE.row_bytes()], 5);
         let logits: Vec<f64> = (0..5).map(|i| f64::from(i) * 4.0 * 0.7 - 3.0).collect();
         let log_sum = logits.iter().map(|x| x.exp()).sum::<f64>().ln();
         for (i, (got, logit)) in row.iter().zip(&logits).enumerate() {
@@ -287,13 +287,13 @@ mod tests {
         let mut row = Vec::new();
         push_row(&[0.0, -100.0, -15.0], &mut row);
         assert_eq!(row.len(), Shape { n_ctx: 4, n_vocab: 3, n_chunk: 1 }.row_bytes());
-        let row = Row::new(&row, 3);
+        let row = LogprobRow::new(&row, 3);
         assert!((row.get(1) + 16.0).abs() < 1e-3);
         assert!((row.get(2) + 15.0).abs() < 1e-3);
         // All equal: the scale is 0 and everything is at the minimum.
         let mut flat = Vec::new();
         push_row(&[2.0; 4], &mut flat);
-        assert!((Row::new(&flat, 4).get(3) + 4f32.ln()).abs() < 1e-6);
+        assert!((LogprobRow::new(&flat, 4).get(3) + 4f32.ln()).abs() < 1e-6);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use anyhow::{Context, anyhow, ensure};
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::{new_file, say, text_input};
-use base::{Base, Row, Shape};
+use base::{Base, LogprobRow, Shape};
 use evaluate::{Evaluation, Position};
 
 /// Maximum bytes of a text, some four million tokens. Tokenization takes up to a hundred bytes of memory for each byte of text.
@@ -144,7 +144,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
 
     let measured = measure(&args, &model, base.as_ref(), &tokens, shape, began)?;
     report::write(
-        &report::About {
+        &report::RunFacts {
             model: &args.model,
             chunks: shape.n_chunk,
             n_ctx: shape.n_ctx,
@@ -163,7 +163,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
 
 /// Values of all scored positions: one of the two, depending on whether there is a reference.
 #[derive(Default)]
-struct Measured {
+struct ScoredValues {
     losses: Vec<f32>,
     compared: Vec<score::Compared>,
 }
@@ -176,7 +176,7 @@ fn measure(
     tokens: &[u32],
     shape: Shape,
     began: Instant,
-) -> Outcome<Measured> {
+) -> Outcome<ScoredValues> {
     let vocab = shape.n_vocab;
     let options = SessionOptions {
         context: Some(shape.n_ctx),
@@ -187,7 +187,7 @@ fn measure(
     let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
     let batch = (!args.decode).then_some(args.batch_size);
     let mut evaluation = Evaluation::new(session, shape, batch);
-    let mut measured = Measured::default();
+    let mut measured = ScoredValues::default();
     let mut saved = match &args.save_logits {
         Some(path) => Some(Saved::create(path, args, model, shape, tokens)?),
         None => None,
@@ -202,13 +202,13 @@ fn measure(
             }
             None => &tokens[chunk * shape.n_ctx..][..shape.n_ctx],
         };
-        let Measured { losses, compared } = &mut measured;
+        let ScoredValues { losses, compared } = &mut measured;
         evaluation.chunk(chunk_tokens, &mut |positions: &[Position<'_>]| {
             if let Some(base) = base {
                 base.rows(chunk, positions[0].index, positions.len(), &mut rows)?;
                 compared.extend(evaluate::in_parallel(positions, |i, p| {
                     let row = &rows[i * shape.row_bytes()..][..shape.row_bytes()];
-                    score::compare(p.logits, Row::new(row, vocab), p.next)
+                    score::compare(p.logits, LogprobRow::new(row, vocab), p.next)
                 }));
             } else {
                 losses

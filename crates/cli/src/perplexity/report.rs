@@ -11,7 +11,7 @@ use crate::{output, units};
 
 /// The settings and the duration of the run.
 #[derive(Debug, Serialize)]
-pub struct About<'a> {
+pub struct RunFacts<'a> {
     /// The model file.
     #[serde(serialize_with = "output::lossy")]
     pub model: &'a Path,
@@ -32,7 +32,7 @@ pub struct About<'a> {
 #[derive(Serialize)]
 struct Perplexity<'a> {
     #[serde(flatten)]
-    about: &'a About<'a>,
+    about: &'a RunFacts<'a>,
     positions: usize,
     perplexity: Estimate,
 }
@@ -40,24 +40,24 @@ struct Perplexity<'a> {
 #[derive(Serialize)]
 struct Comparison<'a> {
     #[serde(flatten)]
-    about: &'a About<'a>,
+    about: &'a RunFacts<'a>,
     #[serde(flatten)]
     distance: &'a Distance,
 }
 
 /// Writes the comparison to stdout if there was one, the losses otherwise.
-pub fn write(about: &About<'_>, losses: &[f32], compared: &[Compared], json: bool) -> Outcome {
+pub fn write(about: &RunFacts<'_>, losses: &[f32], compared: &[Compared], json: bool) -> Outcome {
     let distance = distance(compared);
     if let Some(distance) = &distance {
         return match json {
             true => output::json(&Comparison { about, distance }),
-            false => output::report(comparison(about, distance)),
+            false => output::lines(&comparison(about, distance)),
         };
     }
     let (perplexity, positions) = (perplexity(losses), losses.len());
     match json {
         true => output::json(&Perplexity { about, positions, perplexity }),
-        false => output::report(format!(
+        false => output::lines(&format!(
             "perplexity {:.4} ± {:.4}   ({} in {} of {}, {})\n",
             perplexity.value,
             perplexity.error,
@@ -69,7 +69,7 @@ pub fn write(about: &About<'_>, losses: &[f32], compared: &[Compared], json: boo
     }
 }
 
-fn comparison(about: &About<'_>, d: &Distance) -> String {
+fn comparison(about: &RunFacts<'_>, d: &Distance) -> String {
     let pm = |e: Estimate| format!("{:.6} ± {:.6}", e.value, e.error);
     let percent = |e: Estimate| format!("{:.3} ± {:.3} %", 100.0 * e.value, 100.0 * e.error);
     let k = &d.kl;

@@ -3,7 +3,7 @@
 //! for the sums) and the order of operations follow llama.cpp's, so that the results match digit by
 //! digit.
 
-use super::base::Row;
+use super::base::LogprobRow;
 
 /// Returns −ln p of token `next` under `logits`.
 pub fn loss(logits: &[f32], next: u32) -> f32 {
@@ -34,7 +34,7 @@ pub struct Compared {
 }
 
 /// Compares `logits` with a reference row, where token `next` follows.
-pub fn compare(logits: &[f32], base: Row<'_>, next: u32) -> Compared {
+pub fn compare(logits: &[f32], base: LogprobRow<'_>, next: u32) -> Compared {
     let (max, log_sum) = normaliser(logits);
     let next = next as usize;
     let loss = max + log_sum - logits[next];
@@ -93,7 +93,7 @@ mod tests {
         let (p, q) = (softmax(&base_logits), softmax(&logits));
         let expected: f64 = p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum();
         let bytes = row(&base_logits);
-        let got = compare(&logits, Row::new(&bytes, 5), 3);
+        let got = compare(&logits, LogprobRow::new(&bytes, 5), 3);
         assert!((got.divergence - expected).abs() < 1e-4, "{} {expected}", got.divergence);
         assert!((f64::from(got.loss) + q[3].ln()).abs() < 1e-5);
         assert!((f64::from(got.loss_base) + p[3].ln()).abs() < 1e-4);
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn nothing_parts_a_distribution_from_itself() {
         let logits: Vec<f32> = (0..1000).map(|i| ((i * 37) % 101) as f32 * 0.1).collect();
-        let got = compare(&logits, Row::new(&row(&logits), 1000), 10);
+        let got = compare(&logits, LogprobRow::new(&row(&logits), 1000), 10);
         assert!(got.divergence.abs() < 1e-4);
         assert!(got.same_top && got.p_diff.abs() < 1e-5);
     }

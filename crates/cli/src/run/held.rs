@@ -81,10 +81,10 @@ struct Choice<'a> {
     option: &'static str,
     /// True for a schema, false for a grammar.
     schema: bool,
-    value: Value<'a>,
+    value: ConstraintText<'a>,
 }
 
-enum Value<'a> {
+enum ConstraintText<'a> {
     Text(&'a str),
     File(&'a Path),
 }
@@ -95,15 +95,25 @@ impl HeldArgs {
         let text = Option::<String>::as_deref;
         let file = Option::<PathBuf>::as_deref;
         let all = [
-            ("json_schema", "--json-schema", true, text(&self.json_schema).map(Value::Text)),
+            (
+                "json_schema",
+                "--json-schema",
+                true,
+                text(&self.json_schema).map(ConstraintText::Text),
+            ),
             (
                 "json_schema_file",
                 "--json-schema-file",
                 true,
-                file(&self.json_schema_file).map(Value::File),
+                file(&self.json_schema_file).map(ConstraintText::File),
             ),
-            ("grammar", "--grammar", false, text(&self.grammar).map(Value::Text)),
-            ("grammar_file", "--grammar-file", false, file(&self.grammar_file).map(Value::File)),
+            ("grammar", "--grammar", false, text(&self.grammar).map(ConstraintText::Text)),
+            (
+                "grammar_file",
+                "--grammar-file",
+                false,
+                file(&self.grammar_file).map(ConstraintText::File),
+            ),
         ];
         let set = all.into_iter().filter_map(|(id, option, schema, value)| {
             Some(Choice { id, option, schema, value: value? })
@@ -144,8 +154,8 @@ impl HeldArgs {
             return Ok(None);
         };
         let (text, file) = match value {
-            Value::Text(text) => (text.to_owned(), None),
-            Value::File(path) => {
+            ConstraintText::Text(text) => (text.to_owned(), None),
+            ConstraintText::File(path) => {
                 let what = if schema { "the schema" } else { "the grammar" };
                 let read = text_input::read(From::File(path), what, LIMIT);
                 (read.map_err(|error| error.context(option))?, Some(path.to_owned()))

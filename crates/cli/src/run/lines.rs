@@ -45,7 +45,7 @@ pub struct Lines {
 }
 
 /// The end of a line.
-enum Line {
+enum EnteredLine {
     Entered(String),
     /// By Ctrl-C, with this text on the line.
     Broken(String),
@@ -87,18 +87,18 @@ impl Lines {
         let mut hinted = false;
         loop {
             let mut message = match self.line(PROMPT)? {
-                Line::Entered(line) if line.trim().is_empty() => continue,
-                Line::Entered(line) => line,
-                Line::Broken(line) if line.is_empty() && hinted => return Ok(None),
-                Line::Broken(line) => {
+                EnteredLine::Entered(line) if line.trim().is_empty() => continue,
+                EnteredLine::Entered(line) => line,
+                EnteredLine::Broken(line) if line.is_empty() && hinted => return Ok(None),
+                EnteredLine::Broken(line) => {
                     if line.is_empty() {
                         say::plain(LEAVES);
                     }
                     hinted = line.is_empty();
                     continue;
                 }
-                Line::End => return Ok(None),
-                Line::Unreadable => continue,
+                EnteredLine::End => return Ok(None),
+                EnteredLine::Unreadable => continue,
             };
             hinted = false;
             if let Some(quoted) = message.trim_start().strip_prefix(QUOTES) {
@@ -122,30 +122,30 @@ impl Lines {
                 return Ok(Some(whole.trim_matches('\n').to_owned()));
             }
             match self.line(MORE)? {
-                Line::Entered(line) => {
+                EnteredLine::Entered(line) => {
                     text.push('\n');
                     text.push_str(&line);
                 }
-                Line::End => return Ok(Some(text.trim_matches('\n').to_owned())),
-                Line::Broken(_) => return Ok(None),
-                Line::Unreadable => {}
+                EnteredLine::End => return Ok(Some(text.trim_matches('\n').to_owned())),
+                EnteredLine::Broken(_) => return Ok(None),
+                EnteredLine::Unreadable => {}
             }
         }
     }
 
-    fn line(&mut self, prompt: &str) -> Outcome<Line> {
+    fn line(&mut self, prompt: &str) -> Outcome<EnteredLine> {
         self.broken.store(false, Ordering::Relaxed);
         let Lines { editor, terminal, .. } = self;
         let read = || if say::is_dumb() { whole_line(prompt) } else { editor.readline(prompt) };
         match terminal.editing(read) {
-            Ok(line) if self.broken.load(Ordering::Relaxed) => Ok(Line::Broken(line)),
-            Ok(line) => Ok(Line::Entered(line)),
-            Err(ReadlineError::Interrupted) => Ok(Line::Broken(String::new())),
-            Err(ReadlineError::Eof) => Ok(Line::End),
+            Ok(line) if self.broken.load(Ordering::Relaxed) => Ok(EnteredLine::Broken(line)),
+            Ok(line) => Ok(EnteredLine::Entered(line)),
+            Err(ReadlineError::Interrupted) => Ok(EnteredLine::Broken(String::new())),
+            Err(ReadlineError::Eof) => Ok(EnteredLine::End),
             Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
                 terminal.discard_input();
                 say::note("that was not UTF-8 text, so it is not asked: type it again");
-                Ok(Line::Unreadable)
+                Ok(EnteredLine::Unreadable)
             }
             Err(error) => Err(anyhow!(error).context("the terminal").into()),
         }

@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 use super::answer::{ANSWER, Answer};
 use super::engine::{Description, Load};
 use super::memory::{self, Held};
-use crate::{explain_load, output, phases, units};
+use crate::{explain_load, output, phases, say, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
 #[derive(Debug, Serialize)]
-pub struct Line<'a> {
+pub struct ReportLine<'a> {
     #[serde(serialize_with = "output::lossy")]
     model: &'a Path,
     /// The text that a pipe would receive.
@@ -49,7 +49,7 @@ struct Account {
     /// In bytes, at the end.
     held: Option<Held>,
     /// Null if all weights are in memory, or in the map of their file.
-    experts: Option<Experts>,
+    experts: Option<ExpertStatistics>,
     /// In bytes, at the end; null if the system does not provide it.
     memory: Memory,
     faults: FaultCounts,
@@ -61,7 +61,7 @@ struct Account {
 
 /// Statistics of experts that were read when they were chosen.
 #[derive(Debug, Serialize)]
-struct Experts {
+struct ExpertStatistics {
     /// Experts of all layers, the number of them that fit into memory, and the bytes of those.
     all: usize,
     slots: usize,
@@ -79,9 +79,9 @@ struct Experts {
     waited_ms: f64,
 }
 
-impl Experts {
-    fn of(SlotsReport { sizes, counts, .. }: &SlotsReport) -> Experts {
-        Experts {
+impl ExpertStatistics {
+    fn of(SlotsReport { sizes, counts, .. }: &SlotsReport) -> ExpertStatistics {
+        ExpertStatistics {
             all: sizes.pieces,
             slots: sizes.slots,
             bytes: sizes.bytes,
@@ -149,11 +149,11 @@ pub fn json<'a>(
     seed: u64,
     started: Instant,
     phases: &Phases,
-) -> Line<'a> {
+) -> ReportLine<'a> {
     let since = |t: &Instant| ms(*t - started);
     let texts = &answer.texts;
     let start = engine.start.iter().map(|(name, took)| (format!("{name}_ms"), ms(*took).into()));
-    Line {
+    ReportLine {
         model: path,
         text: &texts.written,
         answer: &texts.answer,
@@ -175,12 +175,17 @@ pub fn json<'a>(
             token_ms: answer.steps().map(ms).collect(),
         },
         account: engine.load.map(|load| {
-            account(load, engine.held, engine.experts.as_ref().map(Experts::of), phases)
+            account(load, engine.held, engine.experts.as_ref().map(ExpertStatistics::of), phases)
         }),
     }
 }
 
-fn account(load: Load, held: Option<Held>, experts: Option<Experts>, phases: &Phases) -> Account {
+fn account(
+    load: Load,
+    held: Option<Held>,
+    experts: Option<ExpertStatistics>,
+    phases: &Phases,
+) -> Account {
     let used = Usage::of_self();
     Account {
         load,
@@ -199,6 +204,22 @@ fn account(load: Load, held: Option<Held>, experts: Option<Experts>, phases: &Ph
         bytes_read: used.read_bytes,
         phases: phases.list().to_vec(),
     }
+}
+
+/// Returns a line about an answer in a context of this number of positions.
+pub fn brief(answer: &Answer, context: usize) -> String {
+    let prompt = answer.computed + answer.reused;
+    let speed =
+        answer.rate().map_or(String::new(), |rate| format!(", {} a second", units::digits(rate)));
+    format!(
+        "({} tokens{speed}; the prompt has {} tokens, {} of them known, and took {}; {} of {} positions are used)",
+        units::grouped(answer.tokens.len()),
+        units::grouped(prompt),
+        units::grouped(answer.reused),
+        units::ms(answer.prompt.as_secs_f64() * 1e3),
+        units::grouped((prompt + answer.tokens.len()).min(context)),
+        units::grouped(context),
+    )
 }
 
 /// Returns the lines of `--stats`. The first token's time counts from `since`, the time of `what`:
@@ -251,7 +272,7 @@ pub fn human(
                 "{text}\n{}{}{}",
                 memory.unwrap_or_default(),
                 experts.unwrap_or_default(),
-                phases::table(account.list())
+                phases::table(account.list(), say::columns())
             )
         }
         None => text,

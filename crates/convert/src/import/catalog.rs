@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use alight_formats::recognise::{HEAD, recognise};
-use alight_formats::safetensors::{self, MAX_INDEX, Shard, merge, parse_index};
+use alight_formats::safetensors::{self, MAX_INDEX, SafeTensorsShard, merge, parse_index};
 use alight_formats::{Format, GgmlType};
 use alight_pages::Map;
 
@@ -35,8 +35,8 @@ pub(crate) fn read(
         headers.push(parsed.map_err(wrong)?);
     }
     let names: Vec<String> = maps.iter().map(|map| file_name(map.path())).collect();
-    let shards: Vec<Shard<'_, '_>> =
-        names.iter().zip(&headers).map(|(name, file)| Shard { name, file }).collect();
+    let shards: Vec<SafeTensorsShard<'_, '_>> =
+        names.iter().zip(&headers).map(|(name, file)| SafeTensorsShard { name, file }).collect();
     let named: PathBuf = match &found.index {
         Some(index) => index.clone(),
         None => found.folder.clone(),

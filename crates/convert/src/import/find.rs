@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use alight_formats::Format;
 use alight_formats::ggml::parts::part_name;
 use alight_formats::recognise::{HEAD, recognise};
-use alight_formats::safetensors::{MAX_INDEX, ShardName, parse_index, whole};
+use alight_formats::safetensors::{MAX_INDEX, SafeTensorsShardName, parse_index, whole};
 use alight_formats::split;
 use alight_pages::open_file;
 
@@ -186,7 +186,7 @@ fn of_file(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
         }
         Some(Format::SafeTensors) if has("config.json") => {
             // One of several shards: the others belong to it.
-            match (ShardName::parse(&name), index_in(&folder)) {
+            match (SafeTensorsShardName::parse(&name), index_in(&folder)) {
                 (Some(_), Some(index)) => indexed(&index, small),
                 (Some(shard), None) => {
                     let weights = (0..shard.count.min(FILES as u64))

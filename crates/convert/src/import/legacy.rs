@@ -51,7 +51,7 @@ pub(super) fn read(
 
     let mut items = Vec::new();
     for tensor in &model.tensors {
-        let piece = |piece: &parts::Piece| {
+        let piece = |piece: &parts::RowPiece| {
             let size = (piece.rows, piece.columns);
             let first_column = piece.first_column;
             let piece = Piece::new(piece.part as usize, piece.offset, size, piece.first_row);
@@ -92,7 +92,7 @@ fn recognised(first: &Ggml<'_>, parts: usize) -> String {
 
 /// The metadata of the network.
 fn keys(
-    model: &parts::Model<'_>,
+    model: &parts::MergedModel<'_>,
     request: Request<'_>,
     notes: &mut Vec<String>,
 ) -> Vec<(String, Entry)> {

@@ -66,7 +66,7 @@ impl Folder {
     }
 
     /// As [`read`](Folder::read), for an optional file: being too long is no error.
-    pub(crate) fn find(&self, name: &str, limit: u64) -> Result<Found, ConvertError> {
+    pub(crate) fn find(&self, name: &str, limit: u64) -> Result<SideFile, ConvertError> {
         self.1.find(&self.path(name), limit)
     }
 
@@ -87,7 +87,7 @@ impl Folder {
 
 /// The result of looking for a small file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum SideFile {
     /// Nothing.
     Nothing,
     /// A file longer than the limit: at least this number of bytes.
@@ -110,9 +110,9 @@ impl SmallFiles {
     /// Reads a file of at most `limit` bytes; `None` if there is none.
     pub(crate) fn read(&self, path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
         match self.find(path, limit)? {
-            Found::Nothing => Ok(None),
-            Found::Bytes(bytes) => Ok(Some(bytes)),
-            Found::TooLong(len) => {
+            SideFile::Nothing => Ok(None),
+            SideFile::Bytes(bytes) => Ok(Some(bytes)),
+            SideFile::TooLong(len) => {
                 let problem =
                     format!("has {len} bytes, more than the {limit} that such a file may have");
                 Err(ConvertError::Side { path: path.into(), problem })
@@ -120,13 +120,13 @@ impl SmallFiles {
         }
     }
 
-    fn find(&self, path: &Path, limit: u64) -> Result<Found, ConvertError> {
+    fn find(&self, path: &Path, limit: u64) -> Result<SideFile, ConvertError> {
         let failed = |source: io::Error| ConvertError::Read { path: path.into(), at: 0, source };
         let wrong = |problem: String| ConvertError::Side { path: path.into(), problem };
         let file = match open_file(path) {
             Ok((file, _)) => file,
             Err(MapError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(Found::Nothing);
+                return Ok(SideFile::Nothing);
             }
             Err(MapError::NotAFile { kind, .. }) => {
                 return Err(wrong(format!("is a {kind}, not a regular file")));
@@ -137,16 +137,16 @@ impl SmallFiles {
         let stamp = Stamp::before_reading(&file).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
         if len > limit {
-            return Ok(Found::TooLong(len));
+            return Ok(SideFile::TooLong(len));
         }
         let mut bytes = Vec::new();
         // It may grow in the meantime.
         (&file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > limit {
-            return Ok(Found::TooLong(bytes.len() as u64));
+            return Ok(SideFile::TooLong(bytes.len() as u64));
         }
         match stamp.still_holds(&file).map_err(failed)? {
-            true => Ok(Found::Bytes(bytes)),
+            true => Ok(SideFile::Bytes(bytes)),
             false => Err(MapError::Changed { path: path.into() }.into()),
         }
     }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(side.read("a", 10).unwrap().unwrap(), b"0123456789");
         let error = side.read("a", 9).unwrap_err().to_string();
         assert!(error.contains("10 bytes") && error.contains('9'), "{error}");
-        assert_eq!(side.find("a", 9).unwrap(), Found::TooLong(10));
+        assert_eq!(side.find("a", 9).unwrap(), SideFile::TooLong(10));
         let error = side.json("a").unwrap_err().to_string();
         assert!(error.contains("line 1"), "{error}");
         fs::write(folder.path().join("b"), "[1]").unwrap();

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use alight_formats::GgmlType;
-use alight_formats::torch::{self, Dtype};
+use alight_formats::torch::{self, TorchDtype};
 use alight_pages::Map;
 
 use super::tensor::Tensor;
@@ -40,7 +40,7 @@ pub(crate) fn of_file(map: &Map, file: usize) -> Result<Vec<Tensor>, ConvertErro
     let parsed = torch::parse(&copy);
     map.check()?;
     let wrong = |source| ConvertError::Torch { path: map.path().into(), source };
-    let tensor = |tensor: torch::TensorInfo| Tensor {
+    let tensor = |tensor: torch::TorchTensor| Tensor {
         name: tensor.name.into(),
         ty: gguf_type(tensor.dtype),
         dtype: tensor.dtype.name(),
@@ -77,16 +77,16 @@ pub(crate) fn index_files(path: &Path, bytes: &[u8]) -> Result<Vec<String>, Conv
 }
 
 /// Returns GGUF's name of a torch type.
-fn gguf_type(dtype: Dtype) -> Option<GgmlType> {
+fn gguf_type(dtype: TorchDtype) -> Option<GgmlType> {
     Some(match dtype {
-        Dtype::F16 => GgmlType::F16,
-        Dtype::BF16 => GgmlType::BF16,
-        Dtype::F32 => GgmlType::F32,
-        Dtype::F64 => GgmlType::F64,
-        Dtype::I8 => GgmlType::I8,
-        Dtype::I16 => GgmlType::I16,
-        Dtype::I32 => GgmlType::I32,
-        Dtype::I64 => GgmlType::I64,
+        TorchDtype::F16 => GgmlType::F16,
+        TorchDtype::BF16 => GgmlType::BF16,
+        TorchDtype::F32 => GgmlType::F32,
+        TorchDtype::F64 => GgmlType::F64,
+        TorchDtype::I8 => GgmlType::I8,
+        TorchDtype::I16 => GgmlType::I16,
+        TorchDtype::I32 => GgmlType::I32,
+        TorchDtype::I64 => GgmlType::I64,
         _ => return None,
     })
 }

@@ -69,8 +69,8 @@ pub enum BlockError {
     #[error("{found} bytes of {ty} are not whole blocks of {block}")]
     PartialBlock { ty: LegacyType, found: usize, block: usize },
 
-    #[error("room for {found} bytes, expected {expected} for this many blocks of {ty}")]
-    Room { ty: LegacyType, found: usize, expected: usize },
+    #[error("an output of {found} bytes, expected {expected} for this many blocks of {ty}")]
+    Length { ty: LegacyType, found: usize, expected: usize },
 
     #[error(
         "block {block} of a row of {ty} has the number {found}, which is larger than a 16-bit float \
@@ -134,7 +134,7 @@ pub fn convert(
     let Some((_, expected)) = era.sizes(ty, blocks as u64 * elements) else { return Err(no_such) };
     if out.len() as u64 != expected {
         let (found, expected) = (out.len(), expected as usize);
-        return Err(BlockError::Room { ty, found, expected });
+        return Err(BlockError::Length { ty, found, expected });
     }
     if blocks == 0 {
         return Ok(());

@@ -37,7 +37,7 @@ use std::ops::Range;
 pub use era::{Era, LegacyType, LegacyTypeError};
 pub use error::{GgmlError, GgmlField};
 pub use parse::parse;
-pub use vocabulary::Vocabulary;
+pub use vocabulary::GgmlVocabulary;
 
 /// Maximum number of tokens; the largest vocabulary of any model is a quarter of it.
 pub const MAX_VOCAB: i32 = 1 << 20;
@@ -101,7 +101,7 @@ impl Hparams {
     }
 
     /// The intermediate size by the formula of LLaMA 1. Later models differ; the number of rows of `w1` is
-    /// decisive, see [`parts::Model::n_ff`].
+    /// decisive, see [`parts::MergedModel::n_ff`].
     pub fn formula_n_ff(&self) -> u64 {
         let mult = u64::from(self.n_mult.max(1));
         (2 * (4 * u64::from(self.n_embd)) / 3).div_ceil(mult) * mult
@@ -146,17 +146,17 @@ pub struct Ggml<'a> {
     /// The numbers of the header.
     pub hparams: Hparams,
     /// The tokens.
-    pub vocabulary: Vocabulary<'a>,
+    pub vocabulary: GgmlVocabulary<'a>,
     /// The offset of the first tensor's description, in bytes.
     pub tensors_start: u64,
     /// The tensors in file order.
-    pub tensors: Vec<TensorInfo<'a>>,
+    pub tensors: Vec<GgmlTensor<'a>>,
     names: HashMap<&'a str, u32>,
 }
 
 /// One tensor of a file, or of one part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TensorInfo<'a> {
+pub struct GgmlTensor<'a> {
     /// Its name, unique in the file, as in Meta's checkpoints: `layers.0.attention.wq.weight`.
     pub name: &'a str,
     /// 1 or 2.
@@ -171,7 +171,7 @@ pub struct TensorInfo<'a> {
     pub nbytes: u64,
 }
 
-impl TensorInfo<'_> {
+impl GgmlTensor<'_> {
     /// The extents stated in the file, innermost first.
     pub fn shape(&self) -> &[u64] {
         &self.ne[..(self.n_dims as usize).min(2)]
@@ -200,7 +200,7 @@ impl TensorInfo<'_> {
 
 impl<'a> Ggml<'a> {
     /// The tensor called `name`.
-    pub fn tensor(&self, name: &str) -> Option<&TensorInfo<'a>> {
+    pub fn tensor(&self, name: &str) -> Option<&GgmlTensor<'a>> {
         self.tensors.get(*self.names.get(name)? as usize)
     }
 

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::vocabulary::{Token, Vocabulary};
+use super::vocabulary::{GgmlToken, GgmlVocabulary};
 use super::{
-    ALIGNMENT, Era, Ggml, GgmlError, GgmlField, Hparams, MAX_LAYERS, MAX_NAME, MAX_TENSORS,
-    MAX_TOKEN, MAX_VOCAB, MAX_VOCAB_BYTES, Magic, TensorInfo,
+    ALIGNMENT, Era, Ggml, GgmlError, GgmlField, GgmlTensor, Hparams, MAX_LAYERS, MAX_NAME,
+    MAX_TENSORS, MAX_TOKEN, MAX_VOCAB, MAX_VOCAB_BYTES, Magic,
 };
 use crate::Source;
 use crate::source::Window;
@@ -158,7 +158,7 @@ fn vocabulary<'a>(
     reader: &mut Reader<'_, 'a>,
     hparams: &Hparams,
     scored: bool,
-) -> Result<Vocabulary<'a>, GgmlError> {
+) -> Result<GgmlVocabulary<'a>, GgmlError> {
     let count = hparams.n_vocab;
     let limit = reader.left() / if scored { 8 } else { 4 };
     // One less, for files that omit the last.
@@ -184,9 +184,9 @@ fn vocabulary<'a>(
         }
         let text = reader.take(len, "text", place)?;
         let score = if scored { f32::from_le_bytes(reader.array("score", place)?) } else { 0.0 };
-        tokens.push(Token { text, score });
+        tokens.push(GgmlToken { text, score });
     }
-    Ok(Vocabulary { tokens, scored, announced: count })
+    Ok(GgmlVocabulary { tokens, scored, announced: count })
 }
 
 /// Returns true if the description of the first tensor follows: two dimensions, the length of its name, and,
@@ -200,7 +200,7 @@ fn tensors_begin(reader: &mut Reader<'_, '_>) -> bool {
     head[..4] == 2_u32.to_le_bytes() && head[4..8] == len && rest.starts_with(FIRST)
 }
 
-type Tensors<'a> = (Vec<TensorInfo<'a>>, HashMap<&'a str, u32>);
+type Tensors<'a> = (Vec<GgmlTensor<'a>>, HashMap<&'a str, u32>);
 
 /// Reads all tensors up to the end of the file.
 fn tensors<'a>(
@@ -208,7 +208,7 @@ fn tensors<'a>(
     padded: bool,
     era: Era,
 ) -> Result<Tensors<'a>, GgmlError> {
-    let mut tensors: Vec<TensorInfo<'a>> = Vec::new();
+    let mut tensors: Vec<GgmlTensor<'a>> = Vec::new();
     let mut names = HashMap::new();
     while reader.left() > 0 {
         let index = tensors.len();
@@ -234,7 +234,7 @@ fn tensor<'a>(
     index: usize,
     padded: bool,
     era: Era,
-) -> Result<TensorInfo<'a>, GgmlError> {
+) -> Result<GgmlTensor<'a>, GgmlError> {
     let place = || GgmlField::TensorNumber(index);
     let dims = reader.i32("number of dimensions", place)?;
     if !(1..=2).contains(&dims) {
@@ -278,7 +278,7 @@ fn tensor<'a>(
     }
     let offset = reader.window.pos();
     reader.skip(nbytes, "data", place)?;
-    Ok(TensorInfo { name, n_dims: dims as u32, ne, ty, offset, nbytes })
+    Ok(GgmlTensor { name, n_dims: dims as u32, ne, ty, offset, nbytes })
 }
 
 /// Checks a name: UTF-8, no zero byte.

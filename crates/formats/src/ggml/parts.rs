@@ -15,12 +15,12 @@ use std::ops::Range;
 pub use error::PartsError;
 pub use names::{Split, gguf_name, layer_names, split_of};
 
-use super::{Era, Ggml, Hparams, LegacyType, TensorInfo};
+use super::{Era, Ggml, GgmlTensor, Hparams, LegacyType};
 use names::{EMBEDDING, expected};
 
 /// The model that the parts form together. Borrows the names from the first.
 #[derive(Clone, Debug)]
-pub struct Model<'a> {
+pub struct MergedModel<'a> {
     /// The numbers of the header, the same in all parts.
     pub hparams: Hparams,
     /// The layout of blocks, the same in all parts.
@@ -32,14 +32,14 @@ pub struct Model<'a> {
     /// Number of key and value heads, from the rows of `wk`; divides `n_head`.
     pub n_head_kv: u32,
     /// The tensors in the order in which a forward pass needs them.
-    pub tensors: Vec<Tensor<'a>>,
+    pub tensors: Vec<MergedTensor<'a>>,
     /// Tensors that a model does not need: tables of rotary embeddings, which follow from the header.
     pub skipped: Vec<&'a str>,
 }
 
 /// A whole tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor<'a> {
+pub struct MergedTensor<'a> {
     /// Its name in the parts; [`gguf_name`] returns the one in GGUF.
     pub name: &'a str,
     /// Type of the elements.
@@ -51,7 +51,7 @@ pub struct Tensor<'a> {
     /// How it was split.
     pub split: Split,
     /// The pieces from the parts, in order; for [`Split::Replicated`] only the one of the first part.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<RowPiece>,
     /// For [`Split::Replicated`], the number of each part except the first, and the range of the same bytes in
     /// it; see [`check_replicas`].
     pub replicas: Vec<(u32, Range<u64>)>,
@@ -59,7 +59,7 @@ pub struct Tensor<'a> {
 
 /// The piece of a tensor in one part: `rows` contiguous rows of `row_bytes` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct RowPiece {
     /// Number of the part, from 0.
     pub part: u32,
     /// The offset of its bytes in the part, from the start of the file.
@@ -76,14 +76,14 @@ pub struct Piece {
     pub first_column: u64,
 }
 
-impl Piece {
+impl RowPiece {
     /// The range of its bytes in the part.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.rows * self.row_bytes
     }
 }
 
-impl Tensor<'_> {
+impl MergedTensor<'_> {
     /// True if its bytes are those of the pieces concatenated, instead of interleaved row by row.
     pub fn is_sequence(&self) -> bool {
         self.pieces.iter().all(|piece| piece.columns == self.ne[0])
@@ -97,7 +97,7 @@ impl Tensor<'_> {
 
     /// The destination of `piece` in the GGUF tensor, in bytes: the offset of its first row from the tensor's
     /// start, the bytes of its row, and the stride between rows.
-    pub fn destination(&self, piece: &Piece) -> (u64, u64, u64) {
+    pub fn destination(&self, piece: &RowPiece) -> (u64, u64, u64) {
         let (stride, _) = self.current_bytes();
         let bytes = |elements| self.ty.current().row_bytes(elements).unwrap_or(0);
         (piece.first_row * stride + bytes(piece.first_column), bytes(piece.columns), stride)
@@ -136,7 +136,7 @@ pub fn part_name(first: &str, part: u32) -> String {
 ///
 /// # Errors
 /// [`PartsError`] has a variant for each way in which they do not.
-pub fn merge<'a>(parts: &[Ggml<'a>]) -> Result<Model<'a>, PartsError> {
+pub fn merge<'a>(parts: &[Ggml<'a>]) -> Result<MergedModel<'a>, PartsError> {
     let first = parts.first().ok_or(PartsError::None)?;
     for (part, other) in (1..).zip(&parts[1..]) {
         same_header(first, other, part)?;
@@ -180,7 +180,7 @@ pub fn merge<'a>(parts: &[Ggml<'a>]) -> Result<Model<'a>, PartsError> {
         }
     }
     let era = first.era;
-    Ok(Model { hparams, era, parts: n_parts, n_ff, n_head_kv, tensors, skipped })
+    Ok(MergedModel { hparams, era, parts: n_parts, n_ff, n_head_kv, tensors, skipped })
 }
 
 /// Checks that the vectors are the same in all parts. `files` are the bytes of the parts; only those of the
@@ -188,7 +188,7 @@ pub fn merge<'a>(parts: &[Ggml<'a>]) -> Result<Model<'a>, PartsError> {
 ///
 /// # Errors
 /// [`PartsError::ReplicaDiffers`], and [`PartsError::Bytes`] if these are not the bytes that were parsed.
-pub fn check_replicas(model: &Model<'_>, files: &[&[u8]]) -> Result<(), PartsError> {
+pub fn check_replicas(model: &MergedModel<'_>, files: &[&[u8]]) -> Result<(), PartsError> {
     let bytes = |part: u32, range: Range<u64>| {
         let file = files.get(part as usize);
         file.and_then(|file| file.get(range.start as usize..range.end as usize))
@@ -231,9 +231,10 @@ fn same_header(first: &Ggml<'_>, other: &Ggml<'_>, part: u32) -> Result<(), Part
         return Err(PartsError::Hparam { part, what, found, expected });
     }
     let (theirs, ours) = (&other.vocabulary.tokens, &first.vocabulary.tokens);
-    let differs = |(a, b): (&super::vocabulary::Token<'_>, &super::vocabulary::Token<'_>)| {
-        a.text != b.text || a.score.to_bits() != b.score.to_bits()
-    };
+    let differs =
+        |(a, b): (&super::vocabulary::GgmlToken<'_>, &super::vocabulary::GgmlToken<'_>)| {
+            a.text != b.text || a.score.to_bits() != b.score.to_bits()
+        };
     let token = theirs.iter().zip(ours).position(differs);
     let token = token.or((theirs.len() != ours.len()).then(|| theirs.len().min(ours.len())));
     match token {
@@ -247,7 +248,7 @@ fn find<'p, 'a>(
     parts: &'p [Ggml<'a>],
     part: u32,
     name: &str,
-) -> Result<&'p TensorInfo<'a>, PartsError> {
+) -> Result<&'p GgmlTensor<'a>, PartsError> {
     parts
         .get(part as usize)
         .and_then(|file| file.tensor(name))
@@ -260,7 +261,7 @@ fn whole<'a>(
     name: &str,
     ne: [u64; 2],
     n_dims: u32,
-) -> Result<Tensor<'a>, PartsError> {
+) -> Result<MergedTensor<'a>, PartsError> {
     let first = find(parts, 0, name)?;
     let split = split_of(name, n_dims).unwrap_or(Split::Rows);
     let n_parts = parts.len() as u64;
@@ -277,7 +278,7 @@ fn whole<'a>(
         }
         expected[axis] /= n_parts;
     }
-    let mut tensor = Tensor {
+    let mut tensor = MergedTensor {
         name: first.name,
         ty: first.ty,
         n_dims,
@@ -305,7 +306,7 @@ fn whole<'a>(
             true => u64::from(part) * expected[which],
             false => 0,
         };
-        tensor.pieces.push(Piece {
+        tensor.pieces.push(RowPiece {
             part,
             offset: found.offset,
             rows: found.ne[1],

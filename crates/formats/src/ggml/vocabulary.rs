@@ -12,7 +12,7 @@ pub use crate::tokenizer::TokenType;
 
 /// One token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Token<'a> {
+pub struct GgmlToken<'a> {
     /// Its decoded text.
     pub text: &'a [u8],
     /// Its priority in merging; 0 in files without scores.
@@ -21,9 +21,9 @@ pub struct Token<'a> {
 
 /// The tokens of a file.
 #[derive(Clone, Debug)]
-pub struct Vocabulary<'a> {
+pub struct GgmlVocabulary<'a> {
     /// The tokens in the file.
-    pub tokens: Vec<Token<'a>>,
+    pub tokens: Vec<GgmlToken<'a>>,
     /// True if the file has scores. Without them, text is not split as in training, and the original
     /// `tokenizer.model` is needed.
     pub scored: bool,
@@ -37,7 +37,7 @@ pub struct Vocabulary<'a> {
 pub struct GgufToken<'a> {
     /// For `tokenizer.ggml.tokens`.
     pub text: Cow<'a, str>,
-    /// For `tokenizer.ggml.scores`; 0 if the file has none, see [`Vocabulary::scored`].
+    /// For `tokenizer.ggml.scores`; 0 if the file has none, see [`GgmlVocabulary::scored`].
     pub score: f32,
     /// For `tokenizer.ggml.token_type`.
     pub ty: TokenType,
@@ -50,7 +50,7 @@ pub const BEGIN: u32 = 1;
 /// `tokenizer.ggml.eos_token_id`.
 pub const END: u32 = 2;
 
-impl<'a> Vocabulary<'a> {
+impl<'a> GgmlVocabulary<'a> {
     /// True if the last token is missing, as in the files of GPT4All.
     pub fn lacks_padding(&self) -> bool {
         (self.tokens.len() as u64) < u64::from(self.announced)
@@ -121,11 +121,11 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_padding() {
-        let token = Token { text: b"x", score: -1.0 };
-        let vocabulary = Vocabulary { tokens: vec![token; 4], scored: true, announced: 5 };
+        let token = GgmlToken { text: b"x", score: -1.0 };
+        let vocabulary = GgmlVocabulary { tokens: vec![token; 4], scored: true, announced: 5 };
         let tokens = vocabulary.to_gguf().unwrap();
         assert_eq!((tokens.len(), tokens[3].score), (5, -1.0));
         assert_eq!((&*tokens[4].text, tokens[4].ty), ("<pad>", TokenType::Control));
-        assert_eq!(Vocabulary { announced: 4, ..vocabulary }.to_gguf().unwrap().len(), 4);
+        assert_eq!(GgmlVocabulary { announced: 4, ..vocabulary }.to_gguf().unwrap().len(), 4);
     }
 }

@@ -202,7 +202,7 @@ pub enum GgufError {
     ExpertsRun { first: u32, count: u32, tensors: usize },
 
     #[error(
-        "{place}: has the shape {}, but its experts are said to lie side by side with {expected} of other tensors: expected \
+        "{place}: has the shape {}, but its experts are declared to be side by side with {expected} of other tensors: expected \
          [columns, rows, {expected}], and at least two experts",
         dims(.found)
     )]

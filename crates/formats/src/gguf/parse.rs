@@ -100,18 +100,18 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
     })
 }
 
-type Index<'a> = HashMap<&'a str, u32>;
-type Entries<'a> = Vec<(&'a str, Value<'a>)>;
+type PlaceOfName<'a> = HashMap<&'a str, u32>;
+type MetadataEntries<'a> = Vec<(&'a str, Value<'a>)>;
 
 /// Reads the metadata entries, and builds the index of their keys.
 fn metadata<'a>(
     cursor: &mut Cursor<'_, 'a>,
     count: u64,
-) -> Result<(Entries<'a>, Index<'a>), GgufError> {
+) -> Result<(MetadataEntries<'a>, PlaceOfName<'a>), GgufError> {
     // `count` is at most MAX_ENTRIES and the file could hold that many. Still, memory for many is only
     // allocated when they are found.
     let mut entries = Vec::with_capacity(count.min(256) as usize);
-    let mut keys = Index::with_capacity(count.min(256) as usize);
+    let mut keys = PlaceOfName::with_capacity(count.min(256) as usize);
     for index in 0..count {
         let place = || GgufField::Key(index);
         let key = cursor.string("key").map_err(cursor.at(place))?;
@@ -322,9 +322,9 @@ fn tensors<'a>(
     cursor: &mut Cursor<'_, 'a>,
     count: u64,
     packed: bool,
-) -> Result<(Vec<TensorInfo<'a>>, Index<'a>), GgufError> {
+) -> Result<(Vec<TensorInfo<'a>>, PlaceOfName<'a>), GgufError> {
     let mut tensors = Vec::with_capacity(count.min(4096) as usize);
-    let mut names = Index::with_capacity(count.min(4096) as usize);
+    let mut names = PlaceOfName::with_capacity(count.min(4096) as usize);
     for index in 0..count {
         let place = || GgufField::TensorName(index);
         let bytes = cursor.string("name").map_err(cursor.at(place))?;

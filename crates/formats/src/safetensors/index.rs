@@ -17,7 +17,7 @@ use std::fmt;
 use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use thiserror::Error;
 
-use super::json::{Context, Entries, JsonError, JsonField, Strings, Text, refuse};
+use super::json::{Context, JsonEntries, JsonError, JsonField, StringMap, StringSeed, refuse};
 use super::{MAX_INDEX, MAX_TENSORS, SafeTensors, Tensor};
 use crate::Source;
 use crate::shards;
@@ -148,7 +148,7 @@ impl Root<'_> {
 }
 
 impl<'a> Visitor<'a> for Root<'_> {
-    type Value = (Option<u64>, Entries<'a>);
+    type Value = (Option<u64>, JsonEntries<'a>);
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
@@ -156,11 +156,11 @@ impl<'a> Visitor<'a> for Root<'_> {
         let context = self.context;
         let (mut total_size, mut weight_map) = (None, None);
         let root = || JsonField::Root;
-        while let Some(key) = map.next_key_seed(Text { context, place: &root })? {
+        while let Some(key) = map.next_key_seed(StringSeed { context, place: &root })? {
             let again = match key.as_ref() {
                 "weight_map" => {
                     let (name, most) = ("weight_map", MAX_TENSORS);
-                    let entries = map.next_value_seed(Strings { context, name, most })?;
+                    let entries = map.next_value_seed(StringMap { context, name, most })?;
                     weight_map.replace(entries).is_some()
                 }
                 "metadata" => total_size.replace(map.next_value::<Metadata>()?.0).is_some(),
@@ -214,7 +214,7 @@ impl<'a> de::Deserialize<'a> for Metadata {
 
 /// The name of a shard of a model without an index: `<prefix>-00001-of-00003.safetensors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardName<'a> {
+pub struct SafeTensorsShardName<'a> {
     /// The part before the numbers.
     pub prefix: &'a str,
     /// The number of the shard, from 0 (the name counts from 1).
@@ -223,11 +223,11 @@ pub struct ShardName<'a> {
     pub count: u64,
 }
 
-impl<'a> ShardName<'a> {
+impl<'a> SafeTensorsShardName<'a> {
     /// Parses a file name (without its folder). `None` if it is not the name of a shard.
-    pub fn parse(file_name: &'a str) -> Option<ShardName<'a>> {
+    pub fn parse(file_name: &'a str) -> Option<SafeTensorsShardName<'a>> {
         let (prefix, no, count) = crate::split::numbered(file_name.strip_suffix(ENDING)?)?;
-        Some(ShardName { prefix, no, count })
+        Some(SafeTensorsShardName { prefix, no, count })
     }
 
     /// The file name of shard `no` (from 0).
@@ -242,9 +242,9 @@ impl<'a> ShardName<'a> {
 /// A shard of a model is missing, or the files do not belong together.
 pub fn whole(names: &[&str]) -> Result<(), IndexError> {
     let Some((first, others)) = names.split_first() else { return Err(IndexError::Empty) };
-    let name = ShardName::parse(first);
+    let name = SafeTensorsShardName::parse(first);
     for other in others {
-        let related = name.zip(ShardName::parse(other));
+        let related = name.zip(SafeTensorsShardName::parse(other));
         if related.is_none_or(|(a, b)| (a.prefix, a.count) != (b.prefix, b.count)) {
             let (first, second) = (Box::from(*first), Box::from(*other));
             return Err(IndexError::Unrelated { first, second });
@@ -264,7 +264,7 @@ pub fn whole(names: &[&str]) -> Result<(), IndexError> {
 
 /// One shard: its file name and its header.
 #[derive(Clone, Copy, Debug)]
-pub struct Shard<'s, 'a> {
+pub struct SafeTensorsShard<'s, 'a> {
     /// File name, without folder.
     pub name: &'s str,
     /// Header.
@@ -272,10 +272,10 @@ pub struct Shard<'s, 'a> {
 }
 
 /// The tensors of all shards, each shard in the order of its data.
-pub type Catalog<'s, 'a> = shards::Catalog<'s, &'s Tensor<'a>>;
+pub type SafeTensorsCatalog<'s, 'a> = shards::ShardedCatalog<'s, &'s Tensor<'a>>;
 
 /// A tensor and the shard that holds it; its range is in that shard's file.
-pub type Placed<'s, 'a> = shards::Placed<&'s Tensor<'a>>;
+pub type SafeTensorsPlaced<'s, 'a> = shards::ShardedTensor<&'s Tensor<'a>>;
 
 /// Merges a model's files into one catalog: checked against each other and, if there is one, against the index;
 /// `shards` must then be all its files, in any order.
@@ -285,10 +285,10 @@ pub type Placed<'s, 'a> = shards::Placed<&'s Tensor<'a>>;
 /// not in the index.
 pub fn merge<'s, 'a>(
     index: Option<&Index<'_>>,
-    shards: &[Shard<'s, 'a>],
-) -> Result<Catalog<'s, 'a>, IndexError> {
-    let mut catalog = Catalog::default();
-    for (shard, Shard { name, file }) in shards.iter().enumerate() {
+    shards: &[SafeTensorsShard<'s, 'a>],
+) -> Result<SafeTensorsCatalog<'s, 'a>, IndexError> {
+    let mut catalog = SafeTensorsCatalog::default();
+    for (shard, SafeTensorsShard { name, file }) in shards.iter().enumerate() {
         for tensor in &file.tensors {
             catalog.add(tensor.name.as_ref(), shard, tensor).map_err(|earlier| {
                 IndexError::DuplicateTensor {

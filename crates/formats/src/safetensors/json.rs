@@ -183,14 +183,14 @@ macro_rules! seed {
 }
 
 /// Seed of a string, borrowed if it has no escapes.
-pub(super) struct Text<'c, E> {
+pub(super) struct StringSeed<'c, E> {
     pub context: &'c Context<E>,
     pub place: &'c dyn Fn() -> JsonField,
 }
 
-seed!(Text, Cow<'a, str>, "a string");
+seed!(StringSeed, Cow<'a, str>, "a string");
 
-impl<'a, E: From<JsonError>> Visitor<'a> for Text<'_, E> {
+impl<'a, E: From<JsonError>> Visitor<'a> for StringSeed<'_, E> {
     type Value = Cow<'a, str>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string")
@@ -272,30 +272,30 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Naturals<'_, E> {
 }
 
 /// Seed of an object whose values are all strings: keys and values in order, each key once.
-pub(super) struct Strings<'c, E> {
+pub(super) struct StringMap<'c, E> {
     pub context: &'c Context<E>,
     pub name: &'static str,
     pub most: usize,
 }
 
-impl<E: From<JsonError>> Strings<'_, E> {
+impl<E: From<JsonError>> StringMap<'_, E> {
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
         self.context.wrong(JsonField::Object(self.name), found, "an object")
     }
 }
 
 /// Keys and values in the order of the file.
-pub(super) type Entries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+pub(super) type JsonEntries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
-impl<'a, E: From<JsonError>> DeserializeSeed<'a> for Strings<'_, E> {
-    type Value = Entries<'a>;
+impl<'a, E: From<JsonError>> DeserializeSeed<'a> for StringMap<'_, E> {
+    type Value = JsonEntries<'a>;
     fn deserialize<D: Deserializer<'a>>(self, value: D) -> Result<Self::Value, D::Error> {
         value.deserialize_any(self)
     }
 }
 
-impl<'a, E: From<JsonError>> Visitor<'a> for Strings<'_, E> {
-    type Value = Entries<'a>;
+impl<'a, E: From<JsonError>> Visitor<'a> for StringMap<'_, E> {
+    type Value = JsonEntries<'a>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
@@ -303,13 +303,15 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Strings<'_, E> {
         let of = self.name;
         let mut entries = Vec::new();
         let object = || JsonField::Object(of);
-        while let Some(key) = map.next_key_seed(Text { context: self.context, place: &object })? {
+        while let Some(key) =
+            map.next_key_seed(StringSeed { context: self.context, place: &object })?
+        {
             if entries.len() == self.most {
                 let (place, most) = (object(), self.most);
                 return self.context.fail(JsonError::TooMany { place, most });
             }
             let place = || JsonField::Value { of, key: key.as_ref().into() };
-            let value = map.next_value_seed(Text { context: self.context, place: &place })?;
+            let value = map.next_value_seed(StringSeed { context: self.context, place: &place })?;
             entries.push((key, value));
         }
         if let Some(key) = twice(entries.iter().map(|(key, _)| key.as_ref())) {

@@ -30,7 +30,10 @@ use std::ops::Range;
 
 pub use dtype::Dtype;
 pub use error::SafeTensorsError;
-pub use index::{Catalog, Index, IndexError, Placed, Shard, ShardName, merge, parse_index, whole};
+pub use index::{
+    Index, IndexError, SafeTensorsCatalog, SafeTensorsPlaced, SafeTensorsShard,
+    SafeTensorsShardName, merge, parse_index, whole,
+};
 pub use json::{JsonError, JsonField};
 pub use parse::parse;
 

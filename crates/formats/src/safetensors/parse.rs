@@ -7,7 +7,9 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use crate::Source;
 
-use super::json::{Context, Entries, JsonError, JsonField, Naturals, Strings, Text, refuse};
+use super::json::{
+    Context, JsonEntries, JsonError, JsonField, Naturals, StringMap, StringSeed, refuse,
+};
 use super::{
     Dtype, MAX_HEADER, MAX_METADATA, MAX_RANK, MAX_TENSORS, SafeTensors, SafeTensorsError as E,
     Tensor,
@@ -41,8 +43,9 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<SafeTensors<'a>, E> {
         Some(b'{') => {}
         other => return Err(E::NotAnObject { found: other.copied().unwrap_or(0) }),
     }
-    let (metadata, tensors) =
-        Context::<E>::read(header, |context, json| json.deserialize_any(Header { context }))?;
+    let (metadata, tensors) = Context::<E>::read(header, |context, json| {
+        json.deserialize_any(HeaderVisitor { context })
+    })?;
     check(file.len(), 8 + found, metadata, tensors)
 }
 
@@ -50,7 +53,7 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<SafeTensors<'a>, E> {
 fn check<'a>(
     file: u64,
     data_start: u64,
-    metadata: Entries<'a>,
+    metadata: JsonEntries<'a>,
     mut tensors: Vec<Tensor<'a>>,
 ) -> Result<SafeTensors<'a>, E> {
     let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
@@ -106,35 +109,37 @@ fn check_alone(tensor: &Tensor<'_>, available: u64) -> Result<(), E> {
 }
 
 /// Visitor of the whole header.
-struct Header<'c> {
+struct HeaderVisitor<'c> {
     context: &'c Context<E>,
 }
 
-impl Header<'_> {
+impl HeaderVisitor<'_> {
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
         self.context.wrong(JsonField::Root, found, "an object")
     }
 }
 
-impl<'a> Visitor<'a> for Header<'_> {
-    type Value = (Entries<'a>, Vec<Tensor<'a>>);
+impl<'a> Visitor<'a> for HeaderVisitor<'_> {
+    type Value = (JsonEntries<'a>, Vec<Tensor<'a>>);
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let context = self.context;
         let (mut metadata, mut tensors) = (None, Vec::new());
-        while let Some(name) = map.next_key_seed(Text { context, place: &|| JsonField::Root })? {
+        while let Some(name) =
+            map.next_key_seed(StringSeed { context, place: &|| JsonField::Root })?
+        {
             if name != METADATA {
                 if tensors.len() == MAX_TENSORS {
                     let (place, most) = (JsonField::Root, MAX_TENSORS);
                     return context.fail(JsonError::TooMany { place, most });
                 }
-                tensors.push(map.next_value_seed(Entry { context, name })?);
+                tensors.push(map.next_value_seed(TensorEntry { context, name })?);
                 continue;
             }
             let (name, most) = (METADATA, MAX_METADATA);
-            let entries = map.next_value_seed(Strings { context, name, most })?;
+            let entries = map.next_value_seed(StringMap { context, name, most })?;
             if metadata.replace(entries).is_some() {
                 let (place, key) = (JsonField::Root, METADATA.into());
                 return context.fail(JsonError::DuplicateKey { place, key });
@@ -146,12 +151,12 @@ impl<'a> Visitor<'a> for Header<'_> {
 }
 
 /// Seed of a tensor's entry. Its range is relative to the data.
-struct Entry<'c, 'a> {
+struct TensorEntry<'c, 'a> {
     context: &'c Context<E>,
     name: Cow<'a, str>,
 }
 
-impl Entry<'_, '_> {
+impl TensorEntry<'_, '_> {
     fn place(&self) -> JsonField {
         JsonField::Tensor(self.name.as_ref().into())
     }
@@ -193,14 +198,14 @@ impl Entry<'_, '_> {
     }
 }
 
-impl<'a> DeserializeSeed<'a> for Entry<'_, 'a> {
+impl<'a> DeserializeSeed<'a> for TensorEntry<'_, 'a> {
     type Value = Tensor<'a>;
     fn deserialize<D: Deserializer<'a>>(self, value: D) -> Result<Tensor<'a>, D::Error> {
         value.deserialize_any(self)
     }
 }
 
-impl<'a> Visitor<'a> for Entry<'_, 'a> {
+impl<'a> Visitor<'a> for TensorEntry<'_, 'a> {
     type Value = Tensor<'a>;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -209,7 +214,7 @@ impl<'a> Visitor<'a> for Entry<'_, 'a> {
         let context = self.context;
         let (mut dtype, mut shape, mut offsets) = (None, None, None);
         let whole = || self.place();
-        while let Some(key) = map.next_key_seed(Text { context, place: &whole })? {
+        while let Some(key) = map.next_key_seed(StringSeed { context, place: &whole })? {
             let field = ["dtype", "shape", "data_offsets"].into_iter().find(|field| key == *field);
             let Some(field) = field else {
                 let error = JsonError::UnknownField { place: whole(), field: key.as_ref().into() };
@@ -218,7 +223,7 @@ impl<'a> Visitor<'a> for Entry<'_, 'a> {
             let place = || JsonField::Field { tensor: self.name.as_ref().into(), field };
             match field {
                 "dtype" => {
-                    let found = map.next_value_seed(Text { context, place: &place })?;
+                    let found = map.next_value_seed(StringSeed { context, place: &place })?;
                     self.once(&mut dtype, field, self.dtype(&found)?)?;
                 }
                 "shape" => {

@@ -14,7 +14,7 @@ use crate::text::shown;
 
 /// The types of models, `TrainerSpec.ModelType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ModelType {
     /// The most probable sequence of pieces.
     Unigram,
     /// Pieces with the highest score are merged first.
@@ -38,7 +38,7 @@ pub struct SentencePiece<'a> {
     /// The tokens by id.
     pub pieces: Vec<Piece<'a>>,
     /// The type of the model.
-    pub kind: Kind,
+    pub kind: ModelType,
     /// True if text without a token is spelled in bytes.
     pub byte_fallback: bool,
     /// True if the space is put after words instead of before.
@@ -75,7 +75,7 @@ pub fn parse(bytes: &[u8]) -> Result<SentencePiece<'_>, E> {
     }
     let mut model = SentencePiece {
         pieces: Vec::new(),
-        kind: Kind::Unigram,
+        kind: ModelType::Unigram,
         byte_fallback: false,
         space_after: false,
         special: Special::default(),
@@ -151,8 +151,8 @@ fn trainer<'a>(
         match field.number {
             3 => {
                 model.kind = match field.varint()? {
-                    1 => Kind::Unigram,
-                    2 => Kind::Bpe,
+                    1 => ModelType::Unigram,
+                    2 => ModelType::Bpe,
                     found @ (3 | 4) => {
                         let advice = "a model of words or characters, which no GGUF file can hold";
                         return Err(E::ModelType { found, advice });
@@ -250,7 +250,7 @@ impl<'a> SentencePiece<'a> {
     pub fn vocabulary(&self) -> Vocabulary<'a> {
         let mut notes = Vec::new();
         // For unigram models, GGUF has these settings.
-        let unigram = self.kind == Kind::Unigram;
+        let unigram = self.kind == ModelType::Unigram;
         if !self.charsmap.is_empty() && !unigram {
             notes.push(format!(
                 "the tokenizer normalises text ({}), which GGUF files of this kind cannot say: text in \
@@ -278,8 +278,8 @@ impl<'a> SentencePiece<'a> {
         });
         Vocabulary {
             model: match self.kind {
-                Kind::Bpe => Model::SentencePiece,
-                Kind::Unigram => Model::Unigram,
+                ModelType::Bpe => Model::SentencePiece,
+                ModelType::Unigram => Model::Unigram,
             },
             pre: "default",
             tokens: tokens.collect(),

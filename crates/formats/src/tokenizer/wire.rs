@@ -7,7 +7,7 @@ use super::TokenizerError;
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value<'a> {
+pub(super) enum FieldValue<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -18,7 +18,7 @@ pub(super) enum Value<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field<'a> {
     pub number: u32,
-    pub value: Value<'a>,
+    pub value: FieldValue<'a>,
     /// The name of its message.
     message: &'static str,
     /// Its offset in the file.
@@ -83,9 +83,9 @@ impl<'a> Fields<'a> {
         };
         let mut inside = 0;
         let value = match tag & 7 {
-            0 => Value::Varint(self.varint()?),
-            1 => Value::Fixed64(u64::from_le_bytes(self.take()?)),
-            5 => Value::Fixed32(u32::from_le_bytes(self.take()?)),
+            0 => FieldValue::Varint(self.varint()?),
+            1 => FieldValue::Fixed64(u64::from_le_bytes(self.take()?)),
+            5 => FieldValue::Fixed32(u32::from_le_bytes(self.take()?)),
             2 => {
                 let len = self.varint()?;
                 let end = usize::try_from(len).ok().and_then(|len| self.at.checked_add(len));
@@ -94,7 +94,7 @@ impl<'a> Fields<'a> {
                 };
                 inside = self.base + self.at;
                 self.at += bytes.len();
-                Value::Bytes(bytes)
+                FieldValue::Bytes(bytes)
             }
             3 | 4 => return self.wrong("a group, which SentencePiece's models do not have"),
             _ => return self.wrong("wire type 6 or 7, which there is not"),
@@ -121,17 +121,17 @@ impl<'a> Iterator for Fields<'a> {
 impl<'a> Field<'a> {
     fn wrong<T>(&self, expected: u8) -> Result<T, TokenizerError> {
         let found = match self.value {
-            Value::Varint(_) => 0,
-            Value::Fixed64(_) => 1,
-            Value::Bytes(_) => 2,
-            Value::Fixed32(_) => 5,
+            FieldValue::Varint(_) => 0,
+            FieldValue::Fixed64(_) => 1,
+            FieldValue::Bytes(_) => 2,
+            FieldValue::Fixed32(_) => 5,
         };
         let Field { message, at, number: field, .. } = *self;
         Err(TokenizerError::WireType { message, at, field, found, expected })
     }
 
     pub fn varint(&self) -> Result<u64, TokenizerError> {
-        if let Value::Varint(value) = self.value { Ok(value) } else { self.wrong(0) }
+        if let FieldValue::Varint(value) = self.value { Ok(value) } else { self.wrong(0) }
     }
 
     pub fn bool(&self) -> Result<bool, TokenizerError> {
@@ -139,11 +139,15 @@ impl<'a> Field<'a> {
     }
 
     pub fn f32(&self) -> Result<f32, TokenizerError> {
-        if let Value::Fixed32(bits) = self.value { Ok(f32::from_bits(bits)) } else { self.wrong(5) }
+        if let FieldValue::Fixed32(bits) = self.value {
+            Ok(f32::from_bits(bits))
+        } else {
+            self.wrong(5)
+        }
     }
 
     pub fn bytes(&self) -> Result<&'a [u8], TokenizerError> {
-        if let Value::Bytes(bytes) = self.value { Ok(bytes) } else { self.wrong(2) }
+        if let FieldValue::Bytes(bytes) = self.value { Ok(bytes) } else { self.wrong(2) }
     }
 
     /// The fields of the message in this field.

@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 
-use super::globals::Dtype;
+use super::globals::TorchDtype;
 use crate::text::shown;
 
 /// Advice for a file that cannot be read as it is.
@@ -269,7 +269,7 @@ pub enum PickleError {
         "storage {}: {numel} elements of {dtype} announced, but its record has {record} bytes",
         shown(.key.as_bytes())
     )]
-    RecordSize { key: Box<str>, numel: u64, dtype: Dtype, record: u64 },
+    RecordSize { key: Box<str>, numel: u64, dtype: TorchDtype, record: u64 },
 
     #[error("storage {} is announced twice, in two ways", shown(.key.as_bytes()))]
     StorageTwice { key: Box<str> },

@@ -6,31 +6,31 @@
 
 use std::fmt;
 
-/// Declares [`Dtype`]: variant, bytes, and name in torch's interface and in this library.
+/// Declares [`TorchDtype`]: variant, bytes, and name in torch's interface and in this library.
 macro_rules! dtypes {
     ($($variant:ident = $size:literal, $name:literal;)*) => {
         /// Type of a tensor's elements, little-endian.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types)]
-        pub enum Dtype {
+        pub enum TorchDtype {
             $(#[doc = concat!("`torch.", $name, "`.")] $variant,)*
         }
 
-        impl Dtype {
+        impl TorchDtype {
             /// Every type.
-            pub const ALL: &'static [Dtype] = &[$(Dtype::$variant),*];
+            pub const ALL: &'static [TorchDtype] = &[$(TorchDtype::$variant),*];
 
             /// Bytes of an element.
             pub const fn bytes(self) -> u64 {
                 match self {
-                    $(Dtype::$variant => $size,)*
+                    $(TorchDtype::$variant => $size,)*
                 }
             }
 
             /// Torch's name, as in `torch.float16`, without the `torch.`.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Dtype::$variant => $name,)*
+                    $(TorchDtype::$variant => $name,)*
                 }
             }
         }
@@ -55,7 +55,7 @@ dtypes! {
     F8_E5M2 = 1, "float8_e5m2";
 }
 
-impl fmt::Display for Dtype {
+impl fmt::Display for TorchDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -72,10 +72,10 @@ pub(super) enum Global {
     Parameter,
     FromType,
     /// A storage class with elements of this type. `UntypedStorage` counts bytes.
-    Storage(Dtype),
+    Storage(TorchDtype),
     /// A class that `_rebuild_from_type_v2` names.
     Class,
-    Dtype(Dtype),
+    Dtype(TorchDtype),
 }
 
 impl Global {
@@ -86,20 +86,20 @@ impl Global {
             ("torch._utils", "_rebuild_tensor_v3") => Global::TensorV3,
             ("torch._utils", "_rebuild_parameter") => Global::Parameter,
             ("torch._tensor", "_rebuild_from_type_v2") => Global::FromType,
-            ("torch", "HalfStorage") => Global::Storage(Dtype::F16),
-            ("torch", "BFloat16Storage") => Global::Storage(Dtype::BF16),
-            ("torch", "FloatStorage") => Global::Storage(Dtype::F32),
-            ("torch", "DoubleStorage") => Global::Storage(Dtype::F64),
-            ("torch", "IntStorage") => Global::Storage(Dtype::I32),
-            ("torch", "LongStorage") => Global::Storage(Dtype::I64),
-            ("torch", "ShortStorage") => Global::Storage(Dtype::I16),
-            ("torch", "CharStorage") => Global::Storage(Dtype::I8),
-            ("torch", "ByteStorage") => Global::Storage(Dtype::U8),
-            ("torch", "BoolStorage") => Global::Storage(Dtype::Bool),
-            ("torch.storage", "UntypedStorage") => Global::Storage(Dtype::U8),
+            ("torch", "HalfStorage") => Global::Storage(TorchDtype::F16),
+            ("torch", "BFloat16Storage") => Global::Storage(TorchDtype::BF16),
+            ("torch", "FloatStorage") => Global::Storage(TorchDtype::F32),
+            ("torch", "DoubleStorage") => Global::Storage(TorchDtype::F64),
+            ("torch", "IntStorage") => Global::Storage(TorchDtype::I32),
+            ("torch", "LongStorage") => Global::Storage(TorchDtype::I64),
+            ("torch", "ShortStorage") => Global::Storage(TorchDtype::I16),
+            ("torch", "CharStorage") => Global::Storage(TorchDtype::I8),
+            ("torch", "ByteStorage") => Global::Storage(TorchDtype::U8),
+            ("torch", "BoolStorage") => Global::Storage(TorchDtype::Bool),
+            ("torch.storage", "UntypedStorage") => Global::Storage(TorchDtype::U8),
             ("torch", "Tensor") | ("torch.nn.parameter", "Parameter") => Global::Class,
             ("torch", dtype) => {
-                Global::Dtype(*Dtype::ALL.iter().find(|known| known.name() == dtype)?)
+                Global::Dtype(*TorchDtype::ALL.iter().find(|known| known.name() == dtype)?)
             }
             _ => return None,
         })

@@ -40,7 +40,7 @@ use std::ops::Range;
 use crate::Source;
 
 pub use error::{PickleError, TorchError, ZipError};
-pub use globals::Dtype;
+pub use globals::TorchDtype;
 pub use zip::Zip;
 
 /// Maximum bytes of `data.pkl`. A model of 100,000 tensors has one of 15 MB.
@@ -58,10 +58,10 @@ pub struct Torch<'a> {
     /// Version of the container, 1 to [`MAX_VERSION`].
     pub version: u64,
     /// The tensors, in the order of the dictionaries.
-    pub tensors: Vec<TensorInfo>,
+    pub tensors: Vec<TorchTensor>,
     /// Names and values that are not tensors: numbers, text, booleans, None. Those in lists and tuples are left out.
     pub scalars: Vec<(Box<str>, Scalar<'a>)>,
-    /// The number of storages that the tensors use; see [`TensorInfo::storage`].
+    /// The number of storages that the tensors use; see [`TorchTensor::storage`].
     pub storages: usize,
     /// Indices into the tensors, sorted by name.
     by_name: Vec<u32>,
@@ -69,11 +69,11 @@ pub struct Torch<'a> {
 
 /// One tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
+pub struct TorchTensor {
     /// Its keys from the outermost dictionary inward, joined by dots; list indices are numbers. Unique in the file.
     pub name: Box<str>,
     /// Type of the elements, little-endian.
-    pub dtype: Dtype,
+    pub dtype: TorchDtype,
     /// Extents, outermost first. Empty for a scalar; an extent may be 0.
     pub shape: Box<[u64]>,
     /// The offset of its data, in bytes from the start of the file. Usually a multiple of 64, but not always.
@@ -95,7 +95,7 @@ pub enum Scalar<'a> {
     Str(&'a str),
 }
 
-impl TensorInfo {
+impl TorchTensor {
     /// Number of elements.
     pub fn elements(&self) -> u64 {
         // The parser has checked that this does not overflow.
@@ -115,7 +115,7 @@ impl TensorInfo {
 
 impl Torch<'_> {
     /// The tensor called `name`.
-    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+    pub fn tensor(&self, name: &str) -> Option<&TorchTensor> {
         let named = |index: &u32| self.tensors[*index as usize].name.as_ref().cmp(name);
         let place = self.by_name.binary_search_by(named).ok()?;
         self.tensors.get(self.by_name[place] as usize)

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::error::TorchError;
-use super::values::{Read, Tensor, Value};
-use super::{Scalar, TensorInfo};
+use super::values::{PickledTensor, PickledValue, Unpickled};
+use super::{Scalar, TorchTensor};
 
 /// Maximum nesting of dictionaries, lists and tuples.
 pub(super) const MAX_DEPTH: usize = 32;
@@ -19,15 +19,15 @@ const MAX_BYTES: u64 = 256 << 20;
 /// The named values that were found.
 #[derive(Default)]
 pub(super) struct Found<'a> {
-    pub(super) tensors: Vec<TensorInfo>,
+    pub(super) tensors: Vec<TorchTensor>,
     pub(super) scalars: Vec<(Box<str>, Scalar<'a>)>,
     /// Indices into the tensors, sorted by name.
     pub(super) by_name: Vec<u32>,
 }
 
 /// Collects the contents of `read`; `pickle` is the length of the pickle it was read from.
-pub(super) fn walk<'a>(read: &Read<'a>, pickle: u64) -> Result<Found<'a>, TorchError> {
-    let Value::Dict(root) = read.root else {
+pub(super) fn walk<'a>(read: &Unpickled<'a>, pickle: u64) -> Result<Found<'a>, TorchError> {
+    let PickledValue::Dict(root) = read.root else {
         return Err(TorchError::NotADict { found: read.root.kind() });
     };
     let limit = pickle.saturating_mul(PER_BYTE).saturating_add(4096).min(MAX_BYTES);
@@ -52,7 +52,7 @@ pub(super) fn walk<'a>(read: &Read<'a>, pickle: u64) -> Result<Found<'a>, TorchE
 }
 
 struct Walk<'r, 'a> {
-    read: &'r Read<'a>,
+    read: &'r Unpickled<'a>,
     /// The name of the current position.
     name: String,
     /// The containers around the current position.
@@ -73,10 +73,10 @@ impl<'a> Walk<'_, 'a> {
             self.spend(1)?;
             let number;
             let (part, new) = match key {
-                Value::Str("") if !holds(value) => continue,
-                Value::Str("") => return Err(self.key("empty")),
-                Value::Str(text) => (*text, keys.insert(Key::Text(text))),
-                Value::Int(n) => {
+                PickledValue::Str("") if !holds(value) => continue,
+                PickledValue::Str("") => return Err(self.key("empty")),
+                PickledValue::Str(text) => (*text, keys.insert(Key::Text(text))),
+                PickledValue::Int(n) => {
                     number = n.to_string();
                     (&*number, keys.insert(Key::Number(*n)))
                 }
@@ -107,22 +107,25 @@ impl<'a> Walk<'_, 'a> {
         Ok(())
     }
 
-    fn value(&mut self, value: &Value<'a>, keep: bool) -> Result<(), TorchError> {
+    fn value(&mut self, value: &PickledValue<'a>, keep: bool) -> Result<(), TorchError> {
         let scalar = match *value {
-            Value::Dict(place) => return self.dict(place),
-            Value::List(place) | Value::Tuple(place) => return self.list(place),
-            Value::Tensor(place) => {
+            PickledValue::Dict(place) => return self.dict(place),
+            PickledValue::List(place) | PickledValue::Tuple(place) => return self.list(place),
+            PickledValue::Tensor(place) => {
                 let tensor = self.tensor(&self.read.tensors[place as usize])?;
                 self.spend((64 + 8 * tensor.shape.len() + tensor.name.len()) as u64)?;
                 self.found.tensors.push(tensor);
                 return Ok(());
             }
-            Value::None => Scalar::None,
-            Value::Bool(value) => Scalar::Bool(value),
-            Value::Int(value) => Scalar::Int(value),
-            Value::Float(value) => Scalar::Float(value),
-            Value::Str(value) => Scalar::Str(value),
-            Value::BigInt | Value::Set | Value::Global(_) | Value::Storage(_) => return Ok(()),
+            PickledValue::None => Scalar::None,
+            PickledValue::Bool(value) => Scalar::Bool(value),
+            PickledValue::Int(value) => Scalar::Int(value),
+            PickledValue::Float(value) => Scalar::Float(value),
+            PickledValue::Str(value) => Scalar::Str(value),
+            PickledValue::BigInt
+            | PickledValue::Set
+            | PickledValue::Global(_)
+            | PickledValue::Storage(_) => return Ok(()),
         };
         if keep {
             self.spend(32 + self.name.len() as u64)?;
@@ -173,11 +176,13 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Returns a tensor, under the name of the current position.
-    fn tensor(&self, tensor: &Tensor) -> Result<TensorInfo, TorchError> {
+    fn tensor(&self, tensor: &PickledTensor) -> Result<TorchTensor, TorchError> {
         let storage = &self.read.storages[tensor.storage as usize];
         let numbers = |tuple: u32| -> Box<[u64]> {
             let values = self.read.lists[tuple as usize].iter();
-            values.map(|value| if let Value::Int(n) = value { *n as u64 } else { 0 }).collect()
+            values
+                .map(|value| if let PickledValue::Int(n) = value { *n as u64 } else { 0 })
+                .collect()
         };
         let (shape, strides) = (numbers(tensor.shape), numbers(tensor.strides));
         let size = tensor.dtype.bytes();
@@ -204,7 +209,7 @@ impl<'a> Walk<'_, 'a> {
                 storage: storage.bytes,
             });
         };
-        Ok(TensorInfo {
+        Ok(TorchTensor {
             name: self.name(),
             dtype: tensor.dtype,
             shape,
@@ -223,8 +228,14 @@ enum Key<'a> {
 }
 
 /// True for values that can contain a tensor.
-fn holds(value: &Value<'_>) -> bool {
-    matches!(value, Value::Tensor(_) | Value::Dict(_) | Value::List(_) | Value::Tuple(_))
+fn holds(value: &PickledValue<'_>) -> bool {
+    matches!(
+        value,
+        PickledValue::Tensor(_)
+            | PickledValue::Dict(_)
+            | PickledValue::List(_)
+            | PickledValue::Tuple(_)
+    )
 }
 
 /// True if elements are stored in the order of their indices, without gaps. The stride of a dimension of extent

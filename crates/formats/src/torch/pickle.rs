@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use super::error::PickleError;
 use super::globals::Global;
 use super::opcodes;
-use super::values::{Read, Value};
+use super::values::{PickledValue, Unpickled};
 use super::zip::Zip;
 use crate::text::shown;
 
@@ -30,7 +30,7 @@ pub const MAX_GLOBAL: usize = 256;
 pub const MAX_INTEGER: usize = 64;
 
 /// Runs `pickle`, whose storages are records of `zip`.
-pub(super) fn load<'a>(pickle: &'a [u8], zip: &Zip<'a>) -> Result<Read<'a>, PickleError> {
+pub(super) fn load<'a>(pickle: &'a [u8], zip: &Zip<'a>) -> Result<Unpickled<'a>, PickleError> {
     Machine::new(pickle, zip).run()
 }
 
@@ -40,18 +40,18 @@ pub(super) struct Machine<'a, 'z> {
     /// The offset of the opcode that is being executed, and its name.
     pub(super) at: usize,
     pub(super) what: &'static str,
-    stack: Vec<Value<'a>>,
+    stack: Vec<PickledValue<'a>>,
     marks: Vec<usize>,
-    memo: HashMap<u32, Value<'a>>,
-    pub(super) read: Read<'a>,
+    memo: HashMap<u32, PickledValue<'a>>,
+    pub(super) read: Unpickled<'a>,
     pub(super) zip: &'z Zip<'a>,
     pub(super) by_key: HashMap<&'a str, u32>,
 }
 
 impl<'a, 'z> Machine<'a, 'z> {
     fn new(bytes: &'a [u8], zip: &'z Zip<'a>) -> Self {
-        let read = Read {
-            root: Value::None,
+        let read = Unpickled {
+            root: PickledValue::None,
             lists: Vec::new(),
             dicts: Vec::new(),
             storages: Vec::new(),
@@ -71,7 +71,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         }
     }
 
-    fn run(mut self) -> Result<Read<'a>, PickleError> {
+    fn run(mut self) -> Result<Unpickled<'a>, PickleError> {
         for _ in 0..MAX_STEPS {
             self.at = self.pos;
             let code = *self.bytes.get(self.pos).ok_or(PickleError::NoStop)?;
@@ -88,7 +88,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         Err(self.limit("opcodes", MAX_STEPS))
     }
 
-    fn stop(mut self) -> Result<Read<'a>, PickleError> {
+    fn stop(mut self) -> Result<Unpickled<'a>, PickleError> {
         let left = self.bytes.len() - self.pos;
         if left != 0 {
             return Err(PickleError::AfterStop { left });
@@ -126,7 +126,7 @@ impl<'a, 'z> Machine<'a, 'z> {
                     name: format!("{module}.{name}").into(),
                     at: self.at,
                 })?;
-                self.push(Value::Global(global));
+                self.push(PickledValue::Global(global));
             }
             b'R' => {
                 let (args, callee) = (self.pop()?, self.pop()?);
@@ -135,7 +135,7 @@ impl<'a, 'z> Machine<'a, 'z> {
             }
             0x81 => {
                 let (args, class) = (self.pop()?, self.pop()?);
-                let Value::Global(Global::OrderedDict) = class else {
+                let PickledValue::Global(Global::OrderedDict) = class else {
                     return Err(self.operand(class, "collections.OrderedDict"));
                 };
                 let made = self.call(class, args)?;
@@ -145,7 +145,7 @@ impl<'a, 'z> Machine<'a, 'z> {
                 // Attributes of a dictionary (torch's _metadata: versions of modules). They are not among its
                 // items, so they are dropped.
                 let (_state, object) = (self.pop()?, self.pop()?);
-                let Value::Dict(_) = object else {
+                let PickledValue::Dict(_) = object else {
                     return Err(self.operand(object, "a dictionary"));
                 };
                 self.push(object);
@@ -161,10 +161,10 @@ impl<'a, 'z> Machine<'a, 'z> {
             }
             b']' => {
                 let list = self.list(Vec::new());
-                self.push(Value::List(list));
+                self.push(PickledValue::List(list));
             }
             b')' => self.tuple(0)?,
-            0x8f => self.push(Value::Set),
+            0x8f => self.push(PickledValue::Set),
             b't' => {
                 let mark = self.mark()?;
                 self.tuple(self.stack.len() - mark)?;
@@ -201,24 +201,24 @@ impl<'a, 'z> Machine<'a, 'z> {
     /// [`step`](Machine::step) for opcodes with a value in the pickle itself, and for opcodes of the memo.
     fn step_value(&mut self, code: u8) -> Result<(), PickleError> {
         let value = match code {
-            b'N' => Value::None,
-            0x88 => Value::Bool(true),
-            0x89 => Value::Bool(false),
-            b'J' => Value::Int(i32::from_le_bytes(self.take()?).into()),
-            b'K' => Value::Int(self.byte()?.into()),
-            b'M' => Value::Int(u16::from_le_bytes(self.take()?).into()),
-            b'G' => Value::Float(f64::from_be_bytes(self.take()?)),
+            b'N' => PickledValue::None,
+            0x88 => PickledValue::Bool(true),
+            0x89 => PickledValue::Bool(false),
+            b'J' => PickledValue::Int(i32::from_le_bytes(self.take()?).into()),
+            b'K' => PickledValue::Int(self.byte()?.into()),
+            b'M' => PickledValue::Int(u16::from_le_bytes(self.take()?).into()),
+            b'G' => PickledValue::Float(f64::from_be_bytes(self.take()?)),
             0x8a => {
                 let len = self.byte()?;
                 self.long(len.into())?
             }
             b'X' => {
                 let len = self.u32()?;
-                Value::Str(self.text(len as usize)?)
+                PickledValue::Str(self.text(len as usize)?)
             }
             b'U' => {
                 let len = self.byte()?;
-                Value::Str(self.text(len.into())?)
+                PickledValue::Str(self.text(len.into())?)
             }
             b'q' => {
                 let index = self.byte()?;
@@ -251,7 +251,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         Ok(u32::from_le_bytes(self.take()?))
     }
 
-    fn push(&mut self, value: Value<'a>) {
+    fn push(&mut self, value: PickledValue<'a>) {
         self.stack.push(value);
     }
 
@@ -264,7 +264,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value<'a>, PickleError> {
+    fn pop(&mut self) -> Result<PickledValue<'a>, PickleError> {
         self.need(1)?;
         self.stack.pop().ok_or_else(|| self.underflow())
     }
@@ -291,16 +291,16 @@ impl<'a, 'z> Machine<'a, 'z> {
     }
 
     /// Adds a list or tuple and returns its index.
-    fn list(&mut self, items: Vec<Value<'a>>) -> u32 {
+    fn list(&mut self, items: Vec<PickledValue<'a>>) -> u32 {
         // At most one per opcode, so the number fits.
         self.read.lists.push(items);
         (self.read.lists.len() - 1) as u32
     }
 
     /// Adds a dictionary.
-    pub(super) fn dict(&mut self) -> Value<'a> {
+    pub(super) fn dict(&mut self) -> PickledValue<'a> {
         self.read.dicts.push(Vec::new());
-        Value::Dict((self.read.dicts.len() - 1) as u32)
+        PickledValue::Dict((self.read.dicts.len() - 1) as u32)
     }
 
     /// Replaces the last `count` values with a tuple.
@@ -308,15 +308,15 @@ impl<'a, 'z> Machine<'a, 'z> {
         self.need(count)?;
         let items = self.stack.split_off(self.stack.len() - count);
         let tuple = self.list(items);
-        self.push(Value::Tuple(tuple));
+        self.push(PickledValue::Tuple(tuple));
         Ok(())
     }
 
     /// Moves the values on the stack from `from` on, and `value`, into the list below.
-    fn append(&mut self, from: usize, value: Option<Value<'a>>) -> Result<(), PickleError> {
+    fn append(&mut self, from: usize, value: Option<PickledValue<'a>>) -> Result<(), PickleError> {
         let items = self.stack.split_off(from);
         self.need(1)?;
-        let Some(Value::List(list)) = self.stack.last().copied() else {
+        let Some(PickledValue::List(list)) = self.stack.last().copied() else {
             return Err(self.operand(self.stack[from - 1], "a list"));
         };
         self.read.lists[list as usize].extend(items.into_iter().chain(value));
@@ -327,7 +327,7 @@ impl<'a, 'z> Machine<'a, 'z> {
     fn set_items(&mut self, from: usize) -> Result<(), PickleError> {
         let items = self.stack.split_off(from);
         self.need(1)?;
-        let Some(Value::Dict(dict)) = self.stack.last().copied() else {
+        let Some(PickledValue::Dict(dict)) = self.stack.last().copied() else {
             return Err(self.operand(self.stack[from - 1], "a dictionary"));
         };
         let (pairs, rest) = items.as_chunks::<2>();
@@ -376,7 +376,7 @@ impl<'a, 'z> Machine<'a, 'z> {
     }
 
     /// Reads an integer of `len` bytes, two's complement.
-    fn long(&mut self, len: usize) -> Result<Value<'a>, PickleError> {
+    fn long(&mut self, len: usize) -> Result<PickledValue<'a>, PickleError> {
         if len > MAX_INTEGER {
             return Err(PickleError::LongInteger { at: self.at, bytes: len, limit: MAX_INTEGER });
         }
@@ -388,8 +388,8 @@ impl<'a, 'z> Machine<'a, 'z> {
         // The value is the low 64 bits only if all bytes above repeat their sign.
         let extended = if wide[7] >= 0x80 { 0xff } else { 0 };
         Ok(match extended == sign && high.iter().all(|byte| *byte == sign) {
-            true => Value::Int(i64::from_le_bytes(wide)),
-            false => Value::BigInt,
+            true => PickledValue::Int(i64::from_le_bytes(wide)),
+            false => PickledValue::BigInt,
         })
     }
 
@@ -405,7 +405,7 @@ impl<'a, 'z> Machine<'a, 'z> {
         PickleError::Limit { what, limit, at: self.at }
     }
 
-    pub(super) fn operand(&self, found: Value<'_>, expected: &'static str) -> PickleError {
+    pub(super) fn operand(&self, found: PickledValue<'_>, expected: &'static str) -> PickleError {
         PickleError::Operand { what: self.what, at: self.at, found: found.kind(), expected }
     }
 }

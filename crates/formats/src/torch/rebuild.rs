@@ -3,18 +3,18 @@
 
 use super::MAX_DIMS;
 use super::error::PickleError;
-use super::globals::{Dtype, Global};
+use super::globals::{Global, TorchDtype};
 use super::pickle::Machine;
-use super::values::{Storage, Tensor, Value};
+use super::values::{PickledTensor, PickledValue, Storage};
 
 impl<'a> Machine<'a, '_> {
     /// Calls `callee` with the tuple `args`.
     pub(super) fn call(
         &mut self,
-        callee: Value<'a>,
-        args: Value<'a>,
-    ) -> Result<Value<'a>, PickleError> {
-        let Value::Global(global) = callee else {
+        callee: PickledValue<'a>,
+        args: PickledValue<'a>,
+    ) -> Result<PickledValue<'a>, PickleError> {
+        let PickledValue::Global(global) = callee else {
             return Err(self.operand(callee, "a function that rebuilds a tensor"));
         };
         let args = self.items(args, "a tuple of arguments")?;
@@ -26,20 +26,20 @@ impl<'a> Machine<'a, '_> {
     }
 
     /// The index of a tuple.
-    fn items(&self, value: Value<'a>, expected: &'static str) -> Result<u32, PickleError> {
+    fn items(&self, value: PickledValue<'a>, expected: &'static str) -> Result<u32, PickleError> {
         match value {
-            Value::Tuple(place) => Ok(place),
+            PickledValue::Tuple(place) => Ok(place),
             _ => Err(self.operand(value, expected)),
         }
     }
 
     /// The values of the tuple or list with index `place`.
-    fn at(&self, place: u32) -> &[Value<'a>] {
+    fn at(&self, place: u32) -> &[PickledValue<'a>] {
         &self.read.lists[place as usize]
     }
 
     /// `OrderedDict()`. Its items follow later; as an argument they would be copied for every call.
-    fn ordered_dict(&mut self, args: u32) -> Result<Value<'a>, PickleError> {
+    fn ordered_dict(&mut self, args: u32) -> Result<PickledValue<'a>, PickleError> {
         match *self.at(args) {
             [] => Ok(self.dict()),
             [other, ..] => Err(self.operand(other, "no argument")),
@@ -48,19 +48,20 @@ impl<'a> Machine<'a, '_> {
 
     /// `_rebuild_from_type_v2(function, class, arguments, state)`: the tensor that the function returns. The
     /// class is its type in Python, the state its attributes there.
-    fn typed(&mut self, args: u32) -> Result<Value<'a>, PickleError> {
+    fn typed(&mut self, args: u32) -> Result<PickledValue<'a>, PickleError> {
         let [function, class, inner, state] = *self.at(args) else {
-            return Err(self.operand(Value::Tuple(args), "4 arguments"));
+            return Err(self.operand(PickledValue::Tuple(args), "4 arguments"));
         };
-        let Value::Global(function @ (Global::TensorV2 | Global::TensorV3 | Global::Parameter)) =
-            function
+        let PickledValue::Global(
+            function @ (Global::TensorV2 | Global::TensorV3 | Global::Parameter),
+        ) = function
         else {
             return Err(self.operand(function, "a function that rebuilds a tensor"));
         };
-        let Value::Global(Global::Class) = class else {
+        let PickledValue::Global(Global::Class) = class else {
             return Err(self.operand(class, "torch.Tensor or Parameter"));
         };
-        let (Value::None | Value::Dict(_) | Value::Tuple(_)) = state else {
+        let (PickledValue::None | PickledValue::Dict(_) | PickledValue::Tuple(_)) = state else {
             return Err(self.operand(state, "the attributes of a tensor"));
         };
         let inner = self.items(inner, "a tuple of arguments")?;
@@ -68,11 +69,13 @@ impl<'a> Machine<'a, '_> {
     }
 
     /// The three functions that describe a tensor themselves.
-    fn rebuild(&mut self, function: Global, args: u32) -> Result<Value<'a>, PickleError> {
+    fn rebuild(&mut self, function: Global, args: u32) -> Result<PickledValue<'a>, PickleError> {
         match (function, self.at(args)) {
             // (tensor, requires_grad, hooks)
             (Global::Parameter, &[data, grad, hooks]) => {
-                let Value::Tensor(_) = data else { return Err(self.operand(data, "a tensor")) };
+                let PickledValue::Tensor(_) = data else {
+                    return Err(self.operand(data, "a tensor"));
+                };
                 self.plain(grad, hooks)?;
                 Ok(data)
             }
@@ -90,47 +93,48 @@ impl<'a> Machine<'a, '_> {
                 &[storage, start, size, strides, grad, hooks, dtype, ref rest @ ..],
             ) if rest.len() <= 1 => {
                 let metadata = rest.first().copied();
-                let Value::Global(Global::Dtype(dtype)) = dtype else {
+                let PickledValue::Global(Global::Dtype(dtype)) = dtype else {
                     return Err(self.operand(dtype, "a dtype"));
                 };
                 self.plain(grad, hooks)?;
                 self.tensor(storage, start, size, strides, Some(dtype), metadata)
             }
             (Global::Parameter | Global::TensorV2 | Global::TensorV3, _) => {
-                Err(self.operand(Value::Tuple(args), "as many arguments as the function has"))
+                Err(self
+                    .operand(PickledValue::Tuple(args), "as many arguments as the function has"))
             }
             (other, _) => {
-                Err(self.operand(Value::Global(other), "a function that rebuilds a tensor"))
+                Err(self.operand(PickledValue::Global(other), "a function that rebuilds a tensor"))
             }
         }
     }
 
     /// Gradients may be requested or not; hooks must be absent.
-    fn plain(&self, grad: Value<'a>, hooks: Value<'a>) -> Result<(), PickleError> {
-        let Value::Bool(_) = grad else { return Err(self.operand(grad, "a boolean")) };
+    fn plain(&self, grad: PickledValue<'a>, hooks: PickledValue<'a>) -> Result<(), PickleError> {
+        let PickledValue::Bool(_) = grad else { return Err(self.operand(grad, "a boolean")) };
         self.nothing(hooks, "hooks, a dictionary")
     }
 
     /// Checks that `value` is None or an empty dictionary.
-    fn nothing(&self, value: Value<'a>, expected: &'static str) -> Result<(), PickleError> {
+    fn nothing(&self, value: PickledValue<'a>, expected: &'static str) -> Result<(), PickleError> {
         match value {
-            Value::None => Ok(()),
-            Value::Dict(dict) if self.read.dicts[dict as usize].is_empty() => Ok(()),
-            Value::Dict(_) => Err(PickleError::Meaning { at: self.at }),
+            PickledValue::None => Ok(()),
+            PickledValue::Dict(dict) if self.read.dicts[dict as usize].is_empty() => Ok(()),
+            PickledValue::Dict(_) => Err(PickleError::Meaning { at: self.at }),
             other => Err(self.operand(other, expected)),
         }
     }
 
     fn tensor(
         &mut self,
-        storage: Value<'a>,
-        start: Value<'a>,
-        size: Value<'a>,
-        strides: Value<'a>,
-        dtype: Option<Dtype>,
-        metadata: Option<Value<'a>>,
-    ) -> Result<Value<'a>, PickleError> {
-        let Value::Storage(place) = storage else {
+        storage: PickledValue<'a>,
+        start: PickledValue<'a>,
+        size: PickledValue<'a>,
+        strides: PickledValue<'a>,
+        dtype: Option<TorchDtype>,
+        metadata: Option<PickledValue<'a>>,
+    ) -> Result<PickledValue<'a>, PickleError> {
+        let PickledValue::Storage(place) = storage else {
             return Err(self.operand(storage, "a storage"));
         };
         if let Some(metadata) = metadata {
@@ -153,14 +157,14 @@ impl<'a> Machine<'a, '_> {
             }
         }
         let dtype = dtype.unwrap_or(self.read.storages[place as usize].dtype);
-        self.read.tensors.push(Tensor { storage: place, dtype, start, shape, strides });
-        Ok(Value::Tensor((self.read.tensors.len() - 1) as u32))
+        self.read.tensors.push(PickledTensor { storage: place, dtype, start, shape, strides });
+        Ok(PickledValue::Tensor((self.read.tensors.len() - 1) as u32))
     }
 
     /// Returns a non-negative count.
-    fn number(&self, value: Value<'a>, field: &'static str) -> Result<u64, PickleError> {
+    fn number(&self, value: PickledValue<'a>, field: &'static str) -> Result<u64, PickleError> {
         match value {
-            Value::Int(number) => u64::try_from(number).map_err(|_| PickleError::Number {
+            PickledValue::Int(number) => u64::try_from(number).map_err(|_| PickleError::Number {
                 what: self.what,
                 at: self.at,
                 field,
@@ -171,21 +175,30 @@ impl<'a> Machine<'a, '_> {
     }
 
     /// Returns the storage that `('storage', class, key, location, numel)` refers to.
-    pub(super) fn storage(&mut self, id: Value<'a>) -> Result<Value<'a>, PickleError> {
+    pub(super) fn storage(
+        &mut self,
+        id: PickledValue<'a>,
+    ) -> Result<PickledValue<'a>, PickleError> {
         const EXPECTED: &str = "('storage', class, key, location, numel)";
         let id = self.items(id, EXPECTED)?;
-        let [Value::Str("storage"), class, Value::Str(key), Value::Str(_), numel] = *self.at(id)
+        let [
+            PickledValue::Str("storage"),
+            class,
+            PickledValue::Str(key),
+            PickledValue::Str(_),
+            numel,
+        ] = *self.at(id)
         else {
-            return Err(self.operand(Value::Tuple(id), EXPECTED));
+            return Err(self.operand(PickledValue::Tuple(id), EXPECTED));
         };
-        let Value::Global(Global::Storage(dtype)) = class else {
+        let PickledValue::Global(Global::Storage(dtype)) = class else {
             return Err(self.operand(class, "a class of storages"));
         };
         let numel = self.number(numel, "a number of elements")?;
         if let Some(place) = self.by_key.get(key) {
             let known = &self.read.storages[*place as usize];
             return match (known.dtype, known.numel) == (dtype, numel) {
-                true => Ok(Value::Storage(*place)),
+                true => Ok(PickledValue::Storage(*place)),
                 false => Err(PickleError::StorageTwice { key: key.into() }),
             };
         }
@@ -202,6 +215,6 @@ impl<'a> Machine<'a, '_> {
         let (offset, bytes) = (record.offset, record.size);
         self.read.storages.push(Storage { key, dtype, numel, offset, bytes });
         self.by_key.insert(key, place);
-        Ok(Value::Storage(place))
+        Ok(PickledValue::Storage(place))
     }
 }

@@ -1,10 +1,10 @@
 //! The data that a pickle builds here: values, and tables of containers, storages and tensors that values refer to by index.
 
-use super::globals::{Dtype, Global};
+use super::globals::{Global, TorchDtype};
 
-/// A value on the stack. Containers are indices into [`Read`].
+/// A value on the stack. Containers are indices into [`Unpickled`].
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'a> {
+pub(super) enum PickledValue<'a> {
     None,
     Bool(bool),
     Int(i64),
@@ -22,22 +22,22 @@ pub(super) enum Value<'a> {
     Tensor(u32),
 }
 
-impl Value<'_> {
+impl PickledValue<'_> {
     /// Its kind, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
-            Value::None => "None",
-            Value::Bool(_) => "a boolean",
-            Value::Int(_) | Value::BigInt => "an integer",
-            Value::Float(_) => "a float",
-            Value::Str(_) => "text",
-            Value::Set => "a set",
-            Value::List(_) => "a list",
-            Value::Tuple(_) => "a tuple",
-            Value::Dict(_) => "a dictionary",
-            Value::Global(_) => "a global",
-            Value::Storage(_) => "a storage",
-            Value::Tensor(_) => "a tensor",
+            PickledValue::None => "None",
+            PickledValue::Bool(_) => "a boolean",
+            PickledValue::Int(_) | PickledValue::BigInt => "an integer",
+            PickledValue::Float(_) => "a float",
+            PickledValue::Str(_) => "text",
+            PickledValue::Set => "a set",
+            PickledValue::List(_) => "a list",
+            PickledValue::Tuple(_) => "a tuple",
+            PickledValue::Dict(_) => "a dictionary",
+            PickledValue::Global(_) => "a global",
+            PickledValue::Storage(_) => "a storage",
+            PickledValue::Tensor(_) => "a tensor",
         }
     }
 }
@@ -46,7 +46,7 @@ impl Value<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Storage<'a> {
     pub(super) key: &'a str,
-    pub(super) dtype: Dtype,
+    pub(super) dtype: TorchDtype,
     pub(super) numel: u64,
     /// Offset and length of its record in the file.
     pub(super) offset: u64,
@@ -55,9 +55,9 @@ pub(super) struct Storage<'a> {
 
 /// A tensor as described by the pickle; it is checked when it gets a name.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tensor {
+pub(super) struct PickledTensor {
     pub(super) storage: u32,
-    pub(super) dtype: Dtype,
+    pub(super) dtype: TorchDtype,
     /// In elements.
     pub(super) start: u64,
     /// Indices of two tuples of non-negative integers, of equal length.
@@ -67,10 +67,10 @@ pub(super) struct Tensor {
 
 /// The result of a pickle.
 #[derive(Debug)]
-pub(super) struct Read<'a> {
-    pub(super) root: Value<'a>,
-    pub(super) lists: Vec<Vec<Value<'a>>>,
-    pub(super) dicts: Vec<Vec<(Value<'a>, Value<'a>)>>,
+pub(super) struct Unpickled<'a> {
+    pub(super) root: PickledValue<'a>,
+    pub(super) lists: Vec<Vec<PickledValue<'a>>>,
+    pub(super) dicts: Vec<Vec<(PickledValue<'a>, PickledValue<'a>)>>,
     pub(super) storages: Vec<Storage<'a>>,
-    pub(super) tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<PickledTensor>,
 }

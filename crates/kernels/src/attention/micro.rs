@@ -139,7 +139,7 @@ impl<E> Right<E> {
 
 /// Destination of the product: `(r, c)` at `p + r * row + c`.
 #[derive(Clone, Copy)]
-pub(super) struct Sums {
+pub(super) struct Destination {
     pub p: *mut f32,
     pub row: usize,
     /// `None`: overwritten. `Some`: multiplied by these factors, one per row, then added to.
@@ -147,24 +147,24 @@ pub(super) struct Sums {
 }
 
 /// `R` rows times `NV` vectors of columns, in `P` independent sums over every `P`-th `k`.
-struct Product<B: Source, const R: usize, const NV: usize, const P: usize> {
+struct MicroProduct<B: Source, const R: usize, const NV: usize, const P: usize> {
     left: Left,
     right: Right<B::E>,
     k: usize,
     /// If `NV` is 1: number of lanes to read, 0 for all.
     tail: usize,
-    sums: Sums,
+    sums: Destination,
     source: PhantomData<B>,
 }
 
-impl<B: Source, const R: usize, const NV: usize, const P: usize> Product<B, R, NV, P> {
+impl<B: Source, const R: usize, const NV: usize, const P: usize> MicroProduct<B, R, NV, P> {
     /// Multiplies with rows `from..end` of the right-hand matrix.
     ///
     /// # Safety
     /// The elements exist, and the CPU has the features of `S`.
     #[inline(always)]
     unsafe fn part<S: Lanes>(&self, from: usize, end: usize) -> [[S::V; NV]; R] {
-        let Product { left, right, tail, .. } = *self;
+        let MicroProduct { left, right, tail, .. } = *self;
         // Elements of a cache line.
         let asked = 64 / size_of::<B::E>();
         // SAFETY: the caller's.
@@ -222,7 +222,9 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Product<B, R, N
     }
 }
 
-impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Product<B, R, NV, P> {
+impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined
+    for MicroProduct<B, R, NV, P>
+{
     type Output = ();
 
     #[inline(always)]
@@ -270,17 +272,24 @@ pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
     right: Right<B::E>,
     k: usize,
     width: usize,
-    sums: Sums,
+    sums: Destination,
 ) {
     for c in (0..width).step_by(LINE) {
         // SAFETY: columns c.. exist; the rest is the caller's.
         unsafe {
             let right = right.skip_lines(c / LINE);
-            let sums = Sums { p: sums.p.add(c), ..sums };
+            let sums = Destination { p: sums.p.add(c), ..sums };
             macro_rules! go {
                 ($nv:literal, $p:literal) => {{
                     let source = PhantomData;
-                    S::outline(Product::<B, R, $nv, $p> { left, right, k, tail: 0, sums, source })
+                    S::outline(MicroProduct::<B, R, $nv, $p> {
+                        left,
+                        right,
+                        k,
+                        tail: 0,
+                        sums,
+                        source,
+                    })
                 }};
             }
             if S::N == 16 {
@@ -305,7 +314,7 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
     right: Right<B::E>,
     k: usize,
     width: usize,
-    sums: Sums,
+    sums: Destination,
 ) {
     let mut c = 0;
     macro_rules! go {
@@ -313,12 +322,12 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
             // SAFETY: columns c.. exist; the rest is the caller's.
             unsafe {
                 let p = right.p.add(c / LINE * right.line + c % LINE);
-                S::outline(Product::<B, R, $nv, $p> {
+                S::outline(MicroProduct::<B, R, $nv, $p> {
                     left,
                     right: Right { p, ..right },
                     k,
                     tail: $tail,
-                    sums: Sums { p: sums.p.add(c), ..sums },
+                    sums: Destination { p: sums.p.add(c), ..sums },
                     source: PhantomData,
                 });
             }

@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use super::micro::{F16, F32, KeyBytes, Left, Right, Source, Sums, multiply, multiply_lines};
+use super::micro::{
+    Destination, F16, F32, KeyBytes, Left, Right, Source, multiply, multiply_lines,
+};
 use super::{
     Ahead, AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes,
     padded, partial_len, partial_row_len,
@@ -18,7 +20,7 @@ use crate::lanes::{self, Lanes, Outlined};
 pub(super) const PANEL: usize = 6;
 
 /// Rows of one call and their running state.
-struct Rows<'a> {
+struct RunningRows<'a> {
     rows: usize,
     /// Rows of every panel except the last.
     panel: usize,
@@ -45,7 +47,7 @@ struct Rows<'a> {
     scores: *mut f32,
 }
 
-impl Rows<'_> {
+impl RunningRows<'_> {
     /// Returns the weights times scales, `[PANEL][BLOCK]`.
     #[inline(always)]
     fn weighted(&self) -> *mut f32 {
@@ -121,7 +123,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         let (m, l) = parts.ml.split_at_mut(all);
         m.fill(f32::NEG_INFINITY);
         l.fill(0.0);
-        Rows {
+        RunningRows {
             rows: all,
             panel: PANEL,
             widen: true,
@@ -140,7 +142,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         }
     } else {
         let acc = partial.as_mut_ptr();
-        Rows {
+        RunningRows {
             rows,
             // As evenly as possible.
             panel: rows.div_ceil(rows.div_ceil(PANEL)),
@@ -205,7 +207,7 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     l.fill(0.0);
     let pad = padded(shape.v_dim);
     let first = first_pos + tokens.start;
-    let state = Rows {
+    let state = RunningRows {
         rows: all,
         panel: PANEL,
         widen: true,
@@ -259,7 +261,7 @@ struct Stream<'a> {
     params: &'a AttentionParams,
     cache: &'a KvCache<'a>,
     kv_head: usize,
-    state: &'a Rows<'a>,
+    state: &'a RunningRows<'a>,
     keys: &'a mut [f32],
     values: &'a mut [f32],
 }
@@ -282,7 +284,7 @@ unsafe fn stream<S: Lanes>(
     params: &AttentionParams,
     cache: &KvCache<'_>,
     kv_head: usize,
-    state: &Rows<'_>,
+    state: &RunningRows<'_>,
     keys: &mut [f32],
     values: &mut [f32],
 ) {
@@ -437,7 +439,7 @@ unsafe fn panels<S: Lanes, B: Source>(
     params: &AttentionParams,
     k_dim: usize,
     v_cols: usize,
-    state: &Rows<'_>,
+    state: &RunningRows<'_>,
     block: usize,
     k: Right<B::E>,
     v: impl Fn(usize) -> (Right<B::E>, usize),
@@ -456,7 +458,7 @@ unsafe fn panels<S: Lanes, B: Source>(
                 let q = Left { p: state.q.add(row * k_dim), row: k_dim };
                 let k = k.skip_lines(first / LINE);
                 let p = state.scores.add(first);
-                let scores = Sums { p, row: BLOCK, rescale: None };
+                let scores = Destination { p, row: BLOCK, rescale: None };
                 rows::<S, B, true>(n, q, k, k_dim, last - first, scores);
                 let weights =
                     Weights { params, state, block, row, n, first, last, rescale: &mut rescale };
@@ -472,7 +474,7 @@ unsafe fn panels<S: Lanes, B: Source>(
                     } else {
                         p
                     };
-                    let acc = Sums {
+                    let acc = Destination {
                         p: state.acc.add(row * state.acc_stride + c),
                         row: state.acc_stride,
                         rescale: Some(rescale.as_ptr()),
@@ -497,7 +499,7 @@ unsafe fn rows<S: Lanes, B: Source, const KEYS: bool>(
     right: Right<B::E>,
     k: usize,
     width: usize,
-    sums: Sums,
+    sums: Destination,
 ) {
     macro_rules! go {
         ($r:expr) => {
@@ -525,7 +527,7 @@ unsafe fn rows<S: Lanes, B: Source, const KEYS: bool>(
 /// `l` and returns the factors by which earlier sums shrink.
 struct Weights<'a> {
     params: &'a AttentionParams,
-    state: &'a Rows<'a>,
+    state: &'a RunningRows<'a>,
     block: usize,
     row: usize,
     n: usize,
@@ -602,7 +604,7 @@ impl Outlined for Weights<'_> {
 
 /// Multiplies the weights of a panel's columns `first..last` by the scales of the values there.
 struct Weigh<'a> {
-    state: &'a Rows<'a>,
+    state: &'a RunningRows<'a>,
     n: usize,
     first: usize,
     last: usize,

@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 /// 256 weights of a row.
 #[derive(Clone, Copy)]
-pub(crate) struct Group<O> {
+pub(crate) struct Group256<O> {
     /// The start of the group's bytes.
     pub at: *const u8,
     /// One scale and at most one offset per 32 weights: eight scales, then eight offsets (which are added; zero if the type has
@@ -56,7 +56,7 @@ pub(crate) trait RowsAvx512: BlockFormat {
     ///
     /// # Safety
     /// The row holds these weights; the CPU has the SIMD level.
-    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group<Self::Offsets>;
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group256<Self::Offsets>;
 
     /// Weights `64·j .. 64·j + 64` of a group as unsigned codes in their order. With `HALF` only the first 32: the row ends
     /// there.
@@ -146,7 +146,7 @@ pub(super) unsafe fn leading_scales<Q: BlockFormat>(
     g: usize,
     count: usize,
     positions: &'static Table,
-) -> Group<()> {
+) -> Group256<()> {
     // SAFETY: `count` blocks of the caller; its CPU has the SIMD level.
     unsafe {
         let at = row.add(g * 8 * Q::BYTES);
@@ -160,7 +160,7 @@ pub(super) unsafe fn leading_scales<Q: BlockFormat>(
             let w = _mm512_maskz_permutex2var_epi8(high, part(2), i, part(3));
             words = _mm512_or_si512(words, w);
         }
-        Group { at, offsets: (), scales: _mm512_cvtph_ps(_mm512_castsi512_si256(words)) }
+        Group256 { at, offsets: (), scales: _mm512_cvtph_ps(_mm512_castsi512_si256(words)) }
     }
 }
 
@@ -171,7 +171,7 @@ pub(super) unsafe fn one_scale<Q: BlockFormat>(
     g: usize,
     count: usize,
     at: usize,
-) -> Group<()> {
+) -> Group256<()> {
     let (runs, mut scales) = (Q::BLOCK / 32, [0u16; 8]);
     // SAFETY: `count` runs of the caller, which are whole blocks; its CPU has the SIMD level.
     unsafe {
@@ -181,7 +181,7 @@ pub(super) unsafe fn one_scale<Q: BlockFormat>(
             scales[b * runs..][..runs].fill(scale);
         }
         let scales = _mm256_cvtph_ps(_mm_loadu_si128(scales.as_ptr().cast()));
-        Group { at: group, offsets: (), scales: _mm512_zextps256_ps512(scales) }
+        Group256 { at: group, offsets: (), scales: _mm512_zextps256_ps512(scales) }
     }
 }
 
@@ -248,7 +248,7 @@ pub(super) unsafe fn pairs(p: *const u8, j: usize) -> __m512i {
 
 /// The group of a Q4_K or Q5_K block: 8 × d·sc, then 8 × −dmin·m.
 #[inline(always)]
-pub(super) unsafe fn group_k(at: *const u8) -> Group<()> {
+pub(super) unsafe fn group_k(at: *const u8) -> Group256<()> {
     // SAFETY: 16 bytes of the caller's block; its CPU has the SIMD level.
     unsafe {
         let word = |i: usize| at.add(4 + 4 * i).cast::<u32>().read_unaligned();
@@ -260,7 +260,11 @@ pub(super) unsafe fn group_k(at: *const u8) -> Group<()> {
             _mm256_broadcastsi128_si256(dd),
             _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100)),
         );
-        Group { at, offsets: (), scales: _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_cvtph_ps(dd)) }
+        Group256 {
+            at,
+            offsets: (),
+            scales: _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_cvtph_ps(dd)),
+        }
     }
 }
 

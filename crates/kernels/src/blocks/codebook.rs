@@ -136,7 +136,7 @@ macro_rules! codebook {
                 row: *const u8,
                 g: usize,
                 _: usize,
-            ) -> $crate::blocks::avx512_rows::Group<()> {
+            ) -> $crate::blocks::avx512_rows::Group256<()> {
                 // SAFETY: by the trait's contract.
                 unsafe { $crate::blocks::codebook::avx512_begin::<Self>(row, g) }
             }
@@ -192,7 +192,7 @@ mod x86 {
     pub(crate) unsafe fn avx512_begin<Q: Codebook>(
         row: *const u8,
         g: usize,
-    ) -> avx512_rows::Group<()> {
+    ) -> avx512_rows::Group256<()> {
         // SAFETY: by the caller's promise.
         unsafe {
             let at = row.add(g * Q::BYTES);
@@ -205,7 +205,7 @@ mod x86 {
             let steps = _mm512_cvtepu8_epi32(_mm_loadu_si128(steps.as_ptr().cast()));
             let unit = _mm512_set1_ps(Q::unit(block));
             let scales = _mm512_mul_ps(_mm512_cvtepi32_ps(steps), unit);
-            avx512_rows::Group { at, scales, offsets: () }
+            avx512_rows::Group256 { at, scales, offsets: () }
         }
     }
 

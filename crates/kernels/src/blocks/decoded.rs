@@ -34,7 +34,7 @@ macro_rules! decoded {
                 row: *const u8,
                 g: usize,
                 count: usize,
-            ) -> $crate::blocks::avx512_rows::Group<std::arch::x86_64::__m512> {
+            ) -> $crate::blocks::avx512_rows::Group256<std::arch::x86_64::__m512> {
                 // SAFETY: by the trait's contract.
                 unsafe { $crate::blocks::decoded::avx512_begin::<Self>(row, g, count) }
             }
@@ -242,7 +242,7 @@ mod x86 {
         row: *const u8,
         g: usize,
         count: usize,
-    ) -> avx512_rows::Group<__m512> {
+    ) -> avx512_rows::Group256<__m512> {
         let (mut scales, mut offsets) = ([0f32; 16], [0f32; 16]);
         // SAFETY: by the caller's promise.
         unsafe {
@@ -257,7 +257,7 @@ mod x86 {
                 }
             }
             let [scales, offsets] = [scales, offsets].map(|v| _mm512_loadu_ps(v.as_ptr()));
-            avx512_rows::Group { at, scales, offsets }
+            avx512_rows::Group256 { at, scales, offsets }
         }
     }
 

@@ -115,7 +115,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group256<()> {
             // SAFETY: by the trait's contract.
             unsafe {
                 let at = row.add(g * Self::BYTES);
@@ -127,7 +127,7 @@ mod x86 {
                 let s = avx2_scales(low, high);
                 let scales = _mm256_mul_ps(_mm256_set1_ps(f16_at(at)), s);
                 // The lanes of offsets are zero: the type has none.
-                avx512_rows::Group { at, scales: _mm512_zextps256_ps512(scales), offsets: () }
+                avx512_rows::Group256 { at, scales: _mm512_zextps256_ps512(scales), offsets: () }
             }
         }
 

@@ -149,7 +149,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group256<()> {
             // SAFETY: `count` blocks by the trait's contract; the masked bytes past them are not read.
             unsafe {
                 let at = row.add(g * 8 * Self::BYTES);
@@ -160,7 +160,7 @@ mod x86 {
                 let e = _mm512_maskz_permutex2var_epi8(0x1111_1111, low, i, high);
                 let exist = ((1u32 << count) - 1) as __mmask16;
                 let scales = _mm512_maskz_mov_ps(exist, scales512(e));
-                avx512_rows::Group { at, offsets: (), scales }
+                avx512_rows::Group256 { at, offsets: (), scales }
             }
         }
 

@@ -106,7 +106,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group256<()> {
             // SAFETY: by the trait's contract.
             unsafe { group_k(row.add(g * Self::BYTES)) }
         }

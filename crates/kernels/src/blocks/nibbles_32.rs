@@ -116,7 +116,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group256<()> {
             // SAFETY: by the trait's contract.
             unsafe { leading_scales::<Q>(row, g, count, Q::SCALE_TABLE) }
         }

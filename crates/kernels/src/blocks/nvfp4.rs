@@ -135,7 +135,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group256<()> {
             // SAFETY: by the trait's contract; `count` is even, as blocks have 64 weights.
             unsafe {
                 let at = row.add(g * 4 * Self::BYTES);
@@ -145,7 +145,7 @@ mod x86 {
                 };
                 let e = _mm_set_epi32(four(3), four(2), four(1), four(0));
                 let scales = scales512(_mm512_cvtepu8_epi32(e));
-                avx512_rows::Group { at, scales, offsets: () }
+                avx512_rows::Group256 { at, scales, offsets: () }
             }
         }
 

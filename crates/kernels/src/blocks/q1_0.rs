@@ -87,7 +87,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group256<()> {
             // SAFETY: by the trait's contract.
             unsafe { avx512_rows::one_scale::<Self>(row, g, count, 0) }
         }

@@ -95,7 +95,7 @@ mod x86 {
         type Offsets = __m512;
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<__m512> {
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group256<__m512> {
             // SAFETY: by the trait's contract.
             unsafe {
                 let at = row.add(g * Self::BYTES);
@@ -103,7 +103,7 @@ mod x86 {
                 let v = _mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast()));
                 let sc = _mm512_and_si512(v, _mm512_set1_epi32(15));
                 let scaled = |v, by| _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_set1_ps(by));
-                avx512_rows::Group {
+                avx512_rows::Group256 {
                     at,
                     scales: scaled(sc, half(80)),
                     offsets: scaled(_mm512_srli_epi32::<4>(v), -half(82)),

@@ -120,7 +120,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group256<()> {
             // SAFETY: by the trait's contract.
             unsafe {
                 let at = row.add(g * Self::BYTES);
@@ -134,7 +134,7 @@ mod x86 {
                 let s = _mm_sub_epi8(_mm_or_si128(low, high), _mm_set1_epi8(32));
                 let s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s));
                 let d = _mm512_set1_ps(f16_at(at.add(108)));
-                avx512_rows::Group { at, scales: _mm512_mul_ps(d, s), offsets: () }
+                avx512_rows::Group256 { at, scales: _mm512_mul_ps(d, s), offsets: () }
             }
         }
 

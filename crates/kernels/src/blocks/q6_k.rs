@@ -140,14 +140,14 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group256<()> {
             // SAFETY: by the trait's contract.
             unsafe {
                 let at = row.add(g * Self::BYTES);
                 let sc = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.add(192).cast()));
                 let d = f16_to_f32(at.add(208).cast::<u16>().read_unaligned());
                 let scales = _mm512_mul_ps(_mm512_cvtepi32_ps(sc), _mm512_set1_ps(d));
-                avx512_rows::Group { at, scales, offsets: () }
+                avx512_rows::Group256 { at, scales, offsets: () }
             }
         }
 

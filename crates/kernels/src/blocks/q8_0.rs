@@ -94,7 +94,7 @@ mod x86 {
         type Offsets = ();
 
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group256<()> {
             // Eight blocks span five registers: joining the words in integer registers, which are
             // idle, is cheaper than picking them out.
             // SAFETY: `count` blocks of the caller; its CPU has the SIMD level.
@@ -108,7 +108,7 @@ mod x86 {
                     }
                 }
                 let words = _mm_set_epi64x(words[1] as i64, words[0] as i64);
-                avx512_rows::Group {
+                avx512_rows::Group256 {
                     at,
                     offsets: (),
                     scales: _mm512_zextps256_ps512(_mm256_cvtph_ps(words)),

@@ -23,7 +23,7 @@ pub(super) fn far(p: *const u8, bytes: usize) {
 }
 
 /// Cache lines of the columns of row after row, if other columns lie in between.
-pub(super) struct Lines {
+pub(super) struct CacheLines {
     at: *const u8,
     /// End of the columns of this row.
     end: *const u8,
@@ -31,11 +31,11 @@ pub(super) struct Lines {
     gap: usize,
 }
 
-impl Lines {
+impl CacheLines {
     /// Starts with the columns of the row at `row`.
     #[inline(always)]
-    pub(super) fn new(row: *const u8, row_bytes: usize, gap: usize) -> Lines {
-        Lines { at: line_of(row), end: row.wrapping_add(row_bytes), row_bytes, gap }
+    pub(super) fn new(row: *const u8, row_bytes: usize, gap: usize) -> CacheLines {
+        CacheLines { at: line_of(row), end: row.wrapping_add(row_bytes), row_bytes, gap }
     }
 
     /// Maximum number of lines of a row.
@@ -69,7 +69,7 @@ pub(super) struct RowsAhead {
     /// The next address, if rows are contiguous.
     next: *const u8,
     /// The same if other columns lie between them; `per_part` lines for each part.
-    lines: Lines,
+    lines: CacheLines,
     per_part: usize,
     /// True to prefetch into the second-level cache.
     long: bool,
@@ -94,7 +94,7 @@ impl RowsAhead {
         let (row_bytes, strided) = (w.row_bytes, w.gap() != 0);
         let distance = if strided { Self::STRIDED } else { Self::DISTANCE };
         let next = row.wrapping_add((rows * w.stride) * distance.div_ceil(rows * row_bytes));
-        let lines = Lines::new(next, row_bytes, w.gap());
+        let lines = CacheLines::new(next, row_bytes, w.gap());
         let parts = cols.div_ceil(256);
         let per_part = if strided { (rows * lines.per_row()).div_ceil(parts) } else { 0 };
         RowsAhead { next, lines, per_part, long: strided || rows * row_bytes > Self::LONG }
@@ -121,29 +121,34 @@ impl RowsAhead {
 
 /// The address a distance ahead of a position in a tile, in the order in which the columns of the tiles are read.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
+pub(super) struct PrefetchAddress {
     /// From this address of the tile on, the target is one tile further.
     turn: *const u8,
     before: usize,
     after: usize,
 }
 
-impl Ahead {
+impl PrefetchAddress {
     /// `distance` bytes ahead in a tile whose columns are all read, before those of the next tile.
     #[inline(always)]
-    pub(super) fn of_tile(w: &Matrix<'_>, tile: *const u8, distance: usize) -> Ahead {
-        Ahead::new(tile, distance, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap())
+    pub(super) fn of_tile(w: &Matrix<'_>, tile: *const u8, distance: usize) -> PrefetchAddress {
+        PrefetchAddress::new(tile, distance, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap())
     }
 
     /// `distance` bytes of columns ahead, if a tile has `bytes` of them, followed by a gap of `gap` until the next.
     #[inline(always)]
-    pub(super) fn new(tile: *const u8, distance: usize, bytes: usize, gap: usize) -> Ahead {
+    pub(super) fn new(
+        tile: *const u8,
+        distance: usize,
+        bytes: usize,
+        gap: usize,
+    ) -> PrefetchAddress {
         if gap == 0 {
-            return Ahead { turn: tile, before: distance, after: distance };
+            return PrefetchAddress { turn: tile, before: distance, after: distance };
         }
         let (tiles, rest) = (distance / bytes, distance % bytes);
         let before = distance + tiles * gap;
-        Ahead { turn: tile.wrapping_add(bytes - rest), before, after: before + gap }
+        PrefetchAddress { turn: tile.wrapping_add(bytes - rest), before, after: before + gap }
     }
 
     /// The address to prefetch at this position of the tile.

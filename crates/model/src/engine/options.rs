@@ -168,7 +168,7 @@ mod tests {
     fn numbers_that_make_no_sense_are_told_by_name() {
         assert_eq!(SamplerOptions::default().check(), Ok(()));
         assert_eq!(SamplerOptions::greedy().check(), Ok(()));
-        for (options, said) in [
+        for (options, message) in [
             (
                 SamplerOptions { temperature: -0.5, ..SamplerOptions::default() },
                 "temperature is -0.5, expected a number not below 0",
@@ -190,7 +190,7 @@ mod tests {
                 "presence_penalty is inf, expected a number",
             ),
         ] {
-            assert_eq!(options.check().map_err(|e| e.to_string()), Err(said.to_owned()));
+            assert_eq!(options.check().map_err(|e| e.to_string()), Err(message.to_owned()));
         }
     }
 

@@ -34,16 +34,16 @@ impl Pace {
         Pace { step: step.as_secs_f64(), row: 0.0, decode: 0.0, byte: 0.0, counts }
     }
 
-    /// Returns the number of prompt rows for a step in which sequences decode, at most `room`, for a model with these slots.
-    pub(super) fn rows(&self, room: usize, slots: Option<SlotSizes>) -> usize {
+    /// Returns the number of prompt rows for a step in which sequences decode, at most `limit`, for a model with these slots.
+    pub(super) fn rows(&self, limit: usize, slots: Option<SlotSizes>) -> usize {
         if slots.is_some_and(|sizes| self.byte * missing(sizes) > self.step) {
-            return room;
+            return limit;
         }
         let rows = match self.row {
             0.0 => MIN_PROMPT_ROWS,
             row => ((self.step - self.decode).max(0.0) / row) as usize,
         };
-        rows.max(MIN_PROMPT_ROWS).min(room)
+        rows.max(MIN_PROMPT_ROWS).min(limit)
     }
 
     /// Records the duration of a step with these numbers of decode rows and prompt rows, and the slot counters at its end.

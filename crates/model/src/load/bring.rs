@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use alight_kernels::{WeightType, tiles};
-use alight_pages::transfer::{self, Method, Options, Piece, transfer};
+use alight_pages::transfer::{self, Piece, TransferMethod, TransferOptions, transfer};
 use alight_pages::{Advice, Prefetch, ReadMethod, Region};
 
-use super::Shared;
-use super::plan::{Job, LoadMethod, Work};
+use super::LoadState;
+use super::plan::{LoadJob, LoadMethod, Work};
 use crate::store::LoadError;
 
 /// If the pieces read again in small pages outnumber those in huge pages by this, huge pages are not available.
@@ -19,11 +19,11 @@ const MAX_IN_VAIN: i32 = 16;
 /// A job that is still to be done.
 #[derive(Clone, Copy)]
 struct Left<'p> {
-    job: &'p Job,
+    job: &'p LoadJob,
     done: &'p AtomicBool,
 }
 
-impl Shared {
+impl LoadState {
     /// Carries out what is left of the plan, in order; returns when it is done, has failed, or was stopped.
     pub(super) fn carry_out(&self) -> Result<(), LoadError> {
         let (methods, jobs) = (&self.methods, self.plan.jobs.iter().zip(&self.done));
@@ -36,8 +36,8 @@ impl Shared {
             let Some(first) = jobs.first() else { continue };
             match methods[first.job.shard].read {
                 ReadMethod::Mmap => self.by_map(jobs, methods[first.job.shard])?,
-                ReadMethod::Direct => self.by_transfer(jobs, Method::Direct)?,
-                ReadMethod::Read => self.by_transfer(jobs, Method::Read)?,
+                ReadMethod::Direct => self.by_transfer(jobs, TransferMethod::Direct)?,
+                ReadMethod::Read => self.by_transfer(jobs, TransferMethod::Read)?,
             }
         }
         for (reclaim, map) in self.reclaim.iter().zip(self.store.maps()) {
@@ -69,7 +69,7 @@ impl Shared {
             }
             Prefetch::Populate | Prefetch::None => 1,
         };
-        let threads = if packs { readers.max(Options::default().threads) } else { readers };
+        let threads = if packs { readers.max(TransferOptions::default().threads) } else { readers };
         self.crew(threads.min(jobs.len()), jobs.len(), &|i| {
             let job = jobs[i].job;
             let map = &self.store.maps()[job.shard];
@@ -131,7 +131,7 @@ impl Shared {
     }
 
     /// Carries out jobs of one file that is read.
-    fn by_transfer(&self, jobs: &[Left<'_>], method: Method) -> Result<(), LoadError> {
+    fn by_transfer(&self, jobs: &[Left<'_>], method: TransferMethod) -> Result<(), LoadError> {
         let Some(first) = jobs.first() else { return Ok(()) };
         let map = &self.store.maps()[first.job.shard];
         let range = |range: &Range<usize>| range.start as u64..range.end as u64;
@@ -156,7 +156,7 @@ impl Shared {
             }
             self.end(jobs[i]);
         };
-        let options = transfer::Options::default();
+        let options = transfer::TransferOptions::default();
         let report =
             transfer(map.file(), map.path(), &pieces, method, &options, &self.stop, &each)?;
         self.report().add(&report);

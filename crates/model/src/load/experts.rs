@@ -76,7 +76,7 @@ pub(super) fn plan(
         weights.matrices().filter(|matrix| matrix.fits_slots()).map(MatrixRef::len).sum();
     let always = all - experts + wanted.sequence_bytes;
     let least = Slots::least(&groups, ALIGN);
-    let room = budget.saturating_sub(always);
+    let left = budget.saturating_sub(always);
     let copied = |file: &FileReport, copied| {
         let request = LoadRequest { load: Load::Auto, copied, weights: file.weights };
         // The cached part of it will not stay: the memory is reserved for other data.
@@ -87,7 +87,7 @@ pub(super) fn plan(
     // The part of the page cache that another process uses is not available a second time; it gives its own memory back when it notices.
     let others = || maps.iter().any(|map| is_marked_by_others(map.file()));
     let shared = direct && (wanted.slots.shared || others());
-    if least > room && !shared {
+    if least > left && !shared {
         // Without a limit, the map is used as well as possible.
         let Some(_) = wanted.memory else { return Ok(None) };
         let path = report.files[0].path.clone();
@@ -107,12 +107,12 @@ pub(super) fn plan(
         };
         file.choice.reason = format!(
             "The weights, {:.2} GB, do not fit into {:.2} GB ({limit}): what every token reads, {:.2} GB, is {always_is} and experts {come} \
-             {:.2} GB of {room_of} when they are chosen, which has room for {:.0} % of them.",
+             {:.2} GB of {room_of} when they are chosen, which can hold {:.0} % of them.",
             gb(all),
             gb(budget),
             gb(all - experts),
-            gb(room.min(experts)),
-            (100.0 * room.min(experts) as f64 / experts as f64).floor(),
+            gb(left.min(experts)),
+            (100.0 * left.min(experts) as f64 / experts as f64).floor(),
         );
     }
     if wanted.repack == Repack::Auto {
@@ -122,7 +122,7 @@ pub(super) fn plan(
     }
     let options = SlotOptions { direct, shared, ..wanted.slots };
     // A slot in the page cache uses no memory until it holds an expert, and the number of slots in use follows the available memory.
-    let budget = if shared && wanted.memory.is_none() { u64::MAX } else { room.max(least) };
+    let budget = if shared && wanted.memory.is_none() { u64::MAX } else { left.max(least) };
     Ok(Some(Planned { groups, budget, sequence_bytes: wanted.sequence_bytes, options }))
 }
 

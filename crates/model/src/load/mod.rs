@@ -103,11 +103,11 @@ pub(crate) struct Wanted {
 
 /// A load in the background. Dropping it ends the load.
 pub(crate) struct Loader {
-    shared: Arc<Shared>,
+    shared: Arc<LoadState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct LoadState {
     store: Arc<Store>,
     plan: Plan,
     /// By file.
@@ -148,7 +148,7 @@ impl Loader {
             plan.seal();
         }
         let pieces = |shard| plan.jobs.iter().filter(move |job| job.shard == shard);
-        let packs = |job: &&plan::Job| matches!(job.work, plan::Work::Pack { .. });
+        let packs = |job: &&plan::LoadJob| matches!(job.work, plan::Work::Pack { .. });
         let reclaim = maps.iter().enumerate().map(|(shard, map)| {
             let from_map =
                 methods[shard].read == ReadMethod::Mmap && pieces(shard).any(|job| packs(&job));
@@ -175,7 +175,7 @@ impl Loader {
         let sizes = StoreSizes { asks_ahead, ..plan.store_sizes() };
         let store = Arc::new(Store::new(maps, sizes, slots, arrival, output)?);
         let (packed, jobs) = (plan.packed, plan.jobs.len());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LoadState {
             store: Arc::clone(&store),
             plan,
             methods,
@@ -412,7 +412,7 @@ impl Drop for FinishOnDrop<'_> {
     }
 }
 
-impl Shared {
+impl LoadState {
     /// Runs on the load thread: carries out the plan, locks, and records the outcome.
     fn bring(&self) {
         let began = Instant::now();

@@ -34,7 +34,7 @@ pub(super) struct LoadMethod {
 
 /// A piece of a file and its processing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Job {
+pub(super) struct LoadJob {
     /// The index of the file.
     pub(super) shard: usize,
     /// The range of bytes in it.
@@ -59,7 +59,7 @@ pub(super) enum Work {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// In order of use; experts that are loaded after the weights that every step waits for are last.
-    pub(super) jobs: Vec<Job>,
+    pub(super) jobs: Vec<LoadJob>,
     /// Number of pieces of each section.
     pub(super) missing: Vec<u32>,
     /// The first section of the experts that are loaded after the rest, for which not every step waits.
@@ -150,7 +150,7 @@ impl Plan {
     }
 
     /// Returns true if a piece is loaded after the pieces that every step waits for.
-    pub(super) fn is_behind(&self, job: &Job) -> bool {
+    pub(super) fn is_behind(&self, job: &LoadJob) -> bool {
         job.section.is_none_or(|section| section >= self.first_behind)
     }
 
@@ -235,7 +235,7 @@ impl Plan {
             for at in bytes.clone().step_by(step) {
                 let source = at..bytes.end.min(at + step);
                 let work = Work::Pack { ty, cols, to: to + (at - bytes.start) };
-                self.jobs.push(Job { shard, source, section, work });
+                self.jobs.push(LoadJob { shard, source, section, work });
             }
         }
         // Within a section, in the order of the files.
@@ -259,7 +259,7 @@ impl Plan {
         let mut at = run.start;
         while at < run.end {
             let end = (at + 1).next_multiple_of(step).min(run.end);
-            self.jobs.push(Job { shard, source: at..end, section, work });
+            self.jobs.push(LoadJob { shard, source: at..end, section, work });
             at = end;
         }
     }
@@ -326,7 +326,7 @@ mod tests {
             let method = LoadMethod { read: ReadMethod::Mmap, prefetch, prefetch_chosen };
             let mut plan = Plan { missing: vec![0; 2], ..Plan::default() };
             plan.section(&[&always, &experts, &after], &[method], Some(0), Some(1));
-            let ends = |job: &Job| (job.source.start, job.source.end);
+            let ends = |job: &LoadJob| (job.source.start, job.source.end);
             let of = |section| plan.jobs.iter().filter(move |job| job.section == Some(section));
             let found: Vec<(usize, usize)> = of(0).map(ends).collect();
             assert_eq!(found, [(0, first), (last, last + 3400)]);

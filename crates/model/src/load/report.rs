@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use alight_pages::transfer::{Engine, Fallback, Report};
+use alight_pages::transfer::{Engine, TransferFallback, TransferReport};
 use alight_pages::{Choice, Facts, ReadMethod};
 
 use super::SlotsReport;
@@ -47,7 +47,7 @@ pub struct LoadReport {
     /// True if all reads went around the page cache.
     pub direct: bool,
     /// Methods that were not available, and why.
-    pub fallbacks: Vec<Fallback>,
+    pub fallbacks: Vec<TransferFallback>,
     /// Time from the start of the load to its end; `None` while it continues.
     pub took: Option<Duration>,
     /// The time that steps waited for weights.
@@ -68,7 +68,7 @@ impl LoadReport {
     }
 
     /// Adds the outcome of a transfer.
-    pub(super) fn add(&mut self, report: &Report) {
+    pub(super) fn add(&mut self, report: &TransferReport) {
         self.direct = report.direct && self.engine.is_none_or(|_| self.direct);
         self.engine = Some(report.engine);
         self.bytes_read += report.bytes;

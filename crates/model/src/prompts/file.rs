@@ -68,7 +68,9 @@ pub enum RestoreError {
     #[error(transparent)]
     File(#[from] PromptFileError),
     /// All sequences are busy, or prompts are not cached.
-    #[error("there is no room for it now: every sequence is busy, or nothing is kept of prompts")]
+    #[error(
+        "no sequence is free for it now: every sequence is busy, or nothing is kept of prompts"
+    )]
     NoRoom,
 }
 

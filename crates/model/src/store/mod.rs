@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use alight_pages::slots::{Found, Held, Slots};
+use alight_pages::slots::{Found, HeldGroup, Slots};
 use alight_pages::{Advice, Map, MapError, Region, is_cached};
 
 pub(crate) use self::arrival::Arrival;
@@ -54,7 +54,7 @@ pub(crate) struct InSlots {
 /// The chosen experts of a layer. They stay where they are until this is dropped.
 pub(crate) struct Chosen<'s> {
     store: &'s Store,
-    held: Option<Held<'s>>,
+    held: Option<HeldGroup<'s>>,
 }
 
 impl Chosen<'_> {
@@ -65,22 +65,22 @@ impl Chosen<'_> {
 
     /// True if all chosen experts are in memory.
     pub(crate) fn all_here(&self) -> bool {
-        self.held.as_ref().is_none_or(Held::all_here)
+        self.held.as_ref().is_none_or(HeldGroup::all_here)
     }
 
     /// The number of experts that were in memory when they were chosen; `None` if there are no slots.
     pub(crate) fn found(&self) -> Option<Found> {
-        self.held.as_ref().map(Held::found)
+        self.held.as_ref().map(HeldGroup::found)
     }
 
     /// Returns when more experts are in memory than before.
     pub(crate) fn wait_for_more(&mut self) {
-        self.held.iter_mut().for_each(Held::wait_for_more);
+        self.held.iter_mut().for_each(HeldGroup::wait_for_more);
     }
 
     /// True if guesses of the next experts would be of use.
     pub(crate) fn may_guess(&mut self) -> bool {
-        self.held.as_mut().is_some_and(Held::may_guess)
+        self.held.as_mut().is_some_and(HeldGroup::may_guess)
     }
 
     /// Passes on which experts of a later layer may be chosen, the likeliest first, and the confidence in each.

@@ -92,7 +92,7 @@ pub fn assemble<M: Maker>(
     dest.set_len(len).map_err(failed)?;
     let share = PIECES / threads.get() as u64;
     let piece = share.clamp(MIN_PIECE, PIECE).next_power_of_two().min(PIECE);
-    let job = Job {
+    let job = Assembly {
         writer: Writer::new(dest, len),
         len,
         piece,
@@ -142,7 +142,7 @@ pub fn assemble<M: Maker>(
 }
 
 /// State shared by the threads.
-struct Job<'f, E> {
+struct Assembly<'f, E> {
     writer: Writer<'f>,
     len: u64,
     piece: u64,
@@ -154,7 +154,7 @@ struct Job<'f, E> {
     failed: Mutex<Option<AssembleError<E>>>,
 }
 
-impl<E: Send> Job<'_, E> {
+impl<E: Send> Assembly<'_, E> {
     fn work(&self, maker: &mut impl Maker<Error = E>) {
         let mut memory = match Region::new(self.piece as usize) {
             Ok(memory) => memory,

@@ -28,7 +28,7 @@ pub struct Reader<'f> {
     refused: AtomicBool,
     exact_probe: Option<ExactProbe>,
     /// The latest parts requested by [`Reader::read_columns`].
-    held: Mutex<VecDeque<Held>>,
+    held: Mutex<VecDeque<CachedParts>>,
 }
 
 /// Equal parts of a file at equal distances, like the columns of a matrix: part `i` is the `len` bytes at
@@ -54,7 +54,7 @@ impl Parts {
 }
 
 /// Parts that are kept in the page cache for a while.
-struct Held {
+struct CachedParts {
     parts: Parts,
     /// The ranges of their span that were not cached before.
     missing: Vec<Range<u64>>,
@@ -132,8 +132,8 @@ impl<'f> Reader<'f> {
                 let _ = sys::ask_for(self.file, &(at..at + parts.len));
             }
         }
-        held.push_back(Held { parts: *parts, missing });
-        let bytes = |held: &Held| held.parts.len.saturating_mul(held.parts.count);
+        held.push_back(CachedParts { parts: *parts, missing });
+        let bytes = |held: &CachedParts| held.parts.len.saturating_mul(held.parts.count);
         while held.len() > HELD_PARTS && held.iter().map(bytes).sum::<u64>() > HELD {
             let Some(oldest) = held.pop_front() else { return };
             for part in &oldest.missing {
@@ -185,9 +185,9 @@ impl<'f> Reader<'f> {
 fn around(direct: &Direct, range: &Range<u64>, buffer: &mut Buffer) -> io::Result<Range<usize>> {
     let unit = direct.align.offset as u64;
     let blocks = range.start / unit * unit..range.end.next_multiple_of(unit);
-    let room = length(&blocks)?;
-    let out = &mut buffer.at_least(room)?[..room];
-    direct.prepare(out.as_mut_ptr(), room);
+    let whole = length(&blocks)?;
+    let out = &mut buffer.at_least(whole)?[..whole];
+    direct.prepare(out.as_mut_ptr(), whole);
     let from = (range.start - blocks.start) as usize;
     let needed = from + length(range)?;
     // The file may end within the last block.

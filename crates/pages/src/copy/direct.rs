@@ -26,13 +26,13 @@ const WARM_BLOCK: usize = 4 << 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A destination that can be written around the page cache.
-pub(super) struct Direct {
+pub(super) struct DirectWriter {
     dest: Around,
 }
 
 /// Opens `dest` around the page cache, if both files allow it and it makes sense for these parts of the
 /// source.
-pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct, Fallback> {
+pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<DirectWriter, Fallback> {
     let no = |why| Err(Fallback::NotDirect { why });
     if !is_plain_disk(files.source) || !is_plain_disk(files.dest) {
         return no("only for files of ext4 and xfs");
@@ -48,12 +48,12 @@ pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct,
         }
     }
     match Around::open(files.dest) {
-        Ok(dest) => Ok(Direct { dest }),
+        Ok(dest) => Ok(DirectWriter { dest }),
         Err(_) => no("the filesystem refuses it"),
     }
 }
 
-impl Direct {
+impl DirectWriter {
     /// Copies all of `segments`, the `cached` ones from the page cache, and returns the number of threads used;
     /// or the reason why not, if nothing was copied.
     pub fn copy(
@@ -70,7 +70,7 @@ impl Direct {
             segments.iter().flat_map(pieces).partition(|range| cached(range));
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         let failed: Mutex<Option<(u64, io::Error)>> = Mutex::new(None);
-        let mut options = transfer::Options::default();
+        let mut options = transfer::TransferOptions::default();
         options.threads = options.threads.min(THREADS);
         (options.readers, options.reader_block) = (options.threads, WARM_BLOCK);
         let put = |at: u64, bytes: &[u8]| {
@@ -90,9 +90,10 @@ impl Direct {
         let read = thread::scope(|scope| {
             let read = || {
                 let mut threads = Threads::ONE;
-                for (ranges, method) in
-                    [(&cold, transfer::Method::Direct), (&warm, transfer::Method::Read)]
-                {
+                for (ranges, method) in [
+                    (&cold, transfer::TransferMethod::Direct),
+                    (&warm, transfer::TransferMethod::Read),
+                ] {
                     let jobs: Vec<Piece> = ranges.iter().cloned().map(Piece::slot).collect();
                     let put = |piece: usize, bytes: &[u8]| put(ranges[piece].start, bytes);
                     let read =

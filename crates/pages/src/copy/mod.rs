@@ -88,7 +88,8 @@ pub fn copy(
     let pseudo = is_pseudo(&metadata, &segments);
     #[allow(clippy::single_range_in_vec_init)] // one part, not many numbers
     let segments = if len == 0 { vec![0..u64::MAX] } else { segments };
-    let mut job = Job { files: &files, len, window: options.window, segments: &segments, pseudo };
+    let mut job =
+        CopyJob { files: &files, len, window: options.window, segments: &segments, pseudo };
     job.run(options, &mut report, on_progress)?;
     report.took = began.elapsed();
     Ok(report)
@@ -101,7 +102,7 @@ fn is_pseudo(metadata: &Metadata, segments: &[Range<u64>]) -> bool {
 }
 
 /// The copy job.
-struct Job<'a> {
+struct CopyJob<'a> {
     files: &'a Files<'a>,
     len: u64,
     window: u64,
@@ -109,7 +110,7 @@ struct Job<'a> {
     pseudo: bool,
 }
 
-impl Job<'_> {
+impl CopyJob<'_> {
     fn run(
         &mut self,
         options: &Options,

@@ -126,11 +126,11 @@ enum Dontcache {
 }
 
 impl Step {
-    pub fn first(options: &Options, told: bool, report: &mut Report) -> Step {
+    pub fn first(options: &Options, known: bool, report: &mut Report) -> Step {
         if options.method == Some(Method::ReadWrite) || options.reflink == Reflink::Never {
             return Step::read_write(report);
         }
-        if !told {
+        if !known {
             report.fallbacks.push(Fallback::CacheUnknown);
             return Step::read_write(report);
         }

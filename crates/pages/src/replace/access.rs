@@ -80,8 +80,8 @@ pub(super) fn grant(file: &File, inputs: &[Input]) -> io::Result<()> {
 
 /// The permission bits that new files do not get.
 fn umask() -> u32 {
-    let told = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let umask = told.lines().find_map(|line| line.strip_prefix("Umask:"));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     // If the system does not report it, use the strictest.
     umask.and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok()).unwrap_or(0o077)
 }

@@ -18,7 +18,7 @@ const RIGHT_IN_TEN: u32 = 9;
 pub(super) struct Guesses {
     candidates: [Candidate; CANDIDATES],
     count: usize,
-    classes: [Record; CLASSES],
+    classes: [GuessRecord; CLASSES],
 }
 
 /// A piece that was not resident when it was named.
@@ -30,7 +30,7 @@ struct Candidate {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Record {
+struct GuessRecord {
     judged: u32,
     right: u32,
 }
@@ -40,7 +40,7 @@ impl Guesses {
         Guesses {
             candidates: [Candidate::default(); CANDIDATES],
             count: 0,
-            classes: [Record::default(); CLASSES],
+            classes: [GuessRecord::default(); CLASSES],
         }
     }
 
@@ -51,7 +51,7 @@ impl Guesses {
 
     /// True if guesses of a class were right often enough.
     pub(super) fn trusts(&self, class: u8) -> bool {
-        let Record { judged, right } = self.classes[number(class)];
+        let GuessRecord { judged, right } = self.classes[number(class)];
         judged < FEW || 10 * right >= RIGHT_IN_TEN * judged
     }
 
@@ -72,7 +72,7 @@ impl Guesses {
             record.judged += 1;
             record.right += u32::from(right);
             if record.judged >= MANY {
-                *record = Record { judged: record.judged / 2, right: record.right / 2 };
+                *record = GuessRecord { judged: record.judged / 2, right: record.right / 2 };
             }
             right_reads += u64::from(right && *read);
         }

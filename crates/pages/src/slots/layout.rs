@@ -2,21 +2,21 @@
 
 use std::ops::Range;
 
-use super::state::Job;
+use super::state::SlotRead;
 use super::{BLOCK, Groups, SlotsError, Span};
 
 /// The places of everything: which pieces have slots of one size, and where those are in memory that begins at 0. It never changes.
 pub struct Layout {
     /// By group: the range of its pieces.
     pub(super) groups: Vec<Range<usize>>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<SlotPiece>,
     pub(super) spans: Vec<Place>,
     pub(super) classes: Vec<Class>,
     /// The alignment of reads.
     align: usize,
 }
 
-pub(super) struct Piece {
+pub(super) struct SlotPiece {
     pub(super) group: usize,
     pub(super) class: usize,
     pub(super) spans: Range<usize>,
@@ -87,7 +87,7 @@ impl Layout {
                 });
                 let bytes = spans.iter().map(|span| span.range.end - span.range.start).sum();
                 let spans = first..layout.spans.len();
-                layout.pieces.push(Piece { group, class, spans, bytes });
+                layout.pieces.push(SlotPiece { group, class, spans, bytes });
             }
             layout.groups.push(first..layout.pieces.len());
         }
@@ -107,7 +107,7 @@ impl Layout {
 
     /// Returns the number of pieces of a class, and the maximum number in one group.
     fn counts(&self, class: usize) -> [usize; 2] {
-        let of = |pieces: &[Piece]| pieces.iter().filter(|piece| piece.class == class).count();
+        let of = |pieces: &[SlotPiece]| pieces.iter().filter(|piece| piece.class == class).count();
         let most = self.groups.iter().map(|group| of(&self.pieces[group.clone()])).max();
         [of(&self.pieces), most.unwrap_or(0)]
     }
@@ -160,7 +160,7 @@ impl Layout {
             let len = place.span.range.end - place.span.range.start;
             Span { file: place.span.file, range: 0..len }
         };
-        let piece = |piece: &Piece| self.spans[piece.spans.clone()].iter().map(span).collect();
+        let piece = |piece: &SlotPiece| self.spans[piece.spans.clone()].iter().map(span).collect();
         let group = |group: &Range<usize>| self.pieces[group.clone()].iter().map(piece).collect();
         Layout::fitting(&self.groups.iter().map(group).collect(), align, budget)
     }
@@ -233,7 +233,7 @@ impl Layout {
     }
 
     /// Returns the read of a job.
-    pub(super) fn read(&self, job: Job) -> Read {
+    pub(super) fn read(&self, job: SlotRead) -> Read {
         let place = &self.spans[job.span];
         let blocks = self.aligned(&place.span.range);
         let from = blocks.start + job.block * BLOCK;

@@ -51,7 +51,7 @@ use thiserror::Error;
 use self::cached::Cached;
 use self::guesses::Guesses;
 pub use self::layout::Layout;
-use self::layout::Piece;
+use self::layout::SlotPiece;
 use self::open_file::OpenFile;
 #[cfg(target_os = "linux")]
 use self::ring::Ring;
@@ -60,7 +60,7 @@ pub use self::spans::{Groups, Span, join};
 use self::state::{Shared, Slot, State};
 use self::sync::{Builder, Condvar, JoinHandle, Mutex, Watch};
 use self::visit::Visit;
-pub use self::visit::{Found, Held};
+pub use self::visit::{Found, HeldGroup};
 use crate::map::Map;
 use crate::mark;
 use crate::region::{Region, RegionError};
@@ -248,7 +248,7 @@ impl Slots {
         let spans = layout.pieces.iter().map(|piece| piece.spans.len()).max().unwrap_or(0);
         let watch = Watch::new(slots, spans);
         let reads =
-            |piece: &Piece| piece.spans.clone().map(|span| layout.blocks(span)).sum::<usize>();
+            |piece: &SlotPiece| piece.spans.clone().map(|span| layout.blocks(span)).sum::<usize>();
         // A slot never waits for two pieces.
         let most = slots * layout.pieces.iter().map(reads).max().unwrap_or(0);
         let widest = layout.groups.iter().map(Range::len).max().unwrap_or(0);
@@ -264,7 +264,7 @@ impl Slots {
             asked: VecDeque::with_capacity(slots),
             shared,
             in_cache: 0,
-            room: if shared { budget::room_now() } else { u64::MAX },
+            available: if shared { budget::room_now() } else { u64::MAX },
             budget,
             fitted: true,
             closed: (0, 0),

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Groups, Held, SlotOptions, Slots, Span};
+use super::{Groups, HeldGroup, SlotOptions, Slots, Span};
 
 /// Bytes of a span. A piece has two, so that both readers may work on one slot.
 const SPAN: u64 = 16;
@@ -28,8 +28,8 @@ fn groups() -> Groups {
     (0..PIECES).map(piece).collect::<Vec<_>>().chunks(2).map(<[_]>::to_vec).collect()
 }
 
-/// Runs `visits` in every order of events with at most `preemptions` preemptions, with slots for `room` pieces.
-fn every_order(preemptions: usize, room: u64, visits: fn(&Arc<Slots>)) {
+/// Runs `visits` in every order of events with at most `preemptions` preemptions, with slots for `capacity` pieces.
+fn every_order(preemptions: usize, capacity: u64, visits: fn(&Arc<Slots>)) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     for i in 0..2 * PIECES {
         file.write_all(&[byte_of(i / 2, i % 2); SPAN as usize]).unwrap();
@@ -41,15 +41,15 @@ fn every_order(preemptions: usize, room: u64, visits: fn(&Arc<Slots>)) {
         let open: &File = file.as_file();
         let options = SlotOptions { direct: false, ring: false, ..SlotOptions::default() };
         let files = [(open, PathBuf::from("pieces"))];
-        let slots = Arc::new(Slots::new(&files, &groups(), room * 2 * SPAN, options).unwrap());
-        assert_eq!(slots.sizes().slots as u64, room);
+        let slots = Arc::new(Slots::new(&files, &groups(), capacity * 2 * SPAN, options).unwrap());
+        assert_eq!(slots.sizes().slots as u64, capacity);
         visits(&slots);
         assert!(slots.failure().is_none());
     });
 }
 
 /// Checks the bytes that a visit gets, as they arrive.
-fn look(held: &mut Held<'_>, group: usize, wanted: &[usize]) {
+fn look(held: &mut HeldGroup<'_>, group: usize, wanted: &[usize]) {
     loop {
         for piece in wanted.iter().filter(|piece| held.is_here(**piece)) {
             for span in 0..2 {

@@ -1,14 +1,14 @@
 //! Selects the slot of a piece, and handles the piece that was in it.
 
-use super::layout::Piece;
-use super::state::{Job, Shared, Slot, State};
+use super::layout::SlotPiece;
+use super::state::{Shared, Slot, SlotRead, State};
 use super::visit::Visit;
 use super::{Layout, NONE, ONE_UNWANTED_IN, SlotCounts};
 
 impl Shared {
     /// Returns the bytes that are read for a piece.
     pub(super) fn read_len(&self, piece: usize, cached: bool) -> u64 {
-        let Piece { spans, bytes, .. } = &self.layout.pieces[piece];
+        let SlotPiece { spans, bytes, .. } = &self.layout.pieces[piece];
         match cached {
             true => *bytes,
             false => {
@@ -43,7 +43,7 @@ impl Shared {
             state.counts.reads += self.layout.blocks(span) as u64;
             for block in 0..self.layout.blocks(span) {
                 state.slots[slot].left += 1;
-                state.queue.push_back(Job { slot, span, block, clears });
+                state.queue.push_back(SlotRead { slot, span, block, clears });
             }
         }
         self.work.notify_all();
@@ -57,7 +57,7 @@ impl Shared {
             closed || left > 0 && !cached
         };
         // If there is less memory than slots, another piece is evicted even if a slot is free.
-        let full = state.in_cache + self.layout.pieces[piece].bytes > state.room;
+        let full = state.in_cache + self.layout.pieces[piece].bytes > state.available;
         let taken = |slot: usize| busy(slot) || state.shelf.piece_in(slot).is_none();
         let of_full = full.then(|| state.shelf.victim(&self.layout, piece, taken)).flatten();
         of_full.or_else(|| state.shelf.victim(&self.layout, piece, busy))

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use super::state::{Job, Shared, State};
+use super::state::{Shared, SlotRead, State};
 use crate::transfer::TransferError;
 use crate::transfer::blocks::Block;
 
@@ -29,13 +29,13 @@ impl Shared {
     }
 
     /// Returns the block that a job reads, with its target.
-    pub(super) fn block(&self, job: Job) -> Block {
+    pub(super) fn block(&self, job: SlotRead) -> Block {
         let read = self.layout.read(job);
         Block::new(read.offset, read.len, read.need, self.region.as_mut_ptr().wrapping_add(read.to))
     }
 
     /// Reads the part of a job's block that has not arrived yet.
-    fn read_block(&self, job: Job, block: Block) -> Result<(), TransferError> {
+    fn read_block(&self, job: SlotRead, block: Block) -> Result<(), TransferError> {
         self.watch.written(job.slot, job.span);
         let file = &self.files[self.layout.spans[job.span].span.file];
         #[cfg(test)]
@@ -53,7 +53,7 @@ impl Shared {
 
     /// [`Shared::read_block`] by the visiting thread, with the bookkeeping that follows.
     #[cfg(target_os = "linux")]
-    pub(super) fn read_alone(&self, state: &mut State, job: Job, block: Block) {
+    pub(super) fn read_alone(&self, state: &mut State, job: SlotRead, block: Block) {
         let read = self.read_block(job, block);
         state.ended(job.slot, read);
     }

@@ -43,7 +43,7 @@ impl Replayed {
     }
 }
 
-/// Replays `visits` of groups of `groups` pieces with `room` slots, each of which takes any piece. Visits before visit `first`
+/// Replays `visits` of groups of `groups` pieces with `capacity` slots, each of which takes any piece. Visits before visit `first`
 /// determine which pieces are resident, but do not count in the result.
 ///
 /// # Panics
@@ -51,7 +51,7 @@ impl Replayed {
 pub fn replay(
     groups: &[usize],
     visits: &[Visited],
-    room: usize,
+    capacity: usize,
     rule: Rule,
     first: usize,
 ) -> Replayed {
@@ -76,13 +76,13 @@ pub fn replay(
         .enumerate()
         .flat_map(|(group, len)| std::iter::repeat_n(group, *len))
         .collect();
-    let (mut slots, mut there) = (Vec::with_capacity(room), vec![false; pieces]);
+    let (mut slots, mut there) = (Vec::with_capacity(capacity), vec![false; pieces]);
     let (mut uses, mut last) = (vec![Uses::default(); pieces], vec![0; pieces]);
     let (mut cycle, mut before) = (1, 0);
     let mut result = Replayed::default();
     for (i, visit) in visits.iter().enumerate() {
         let wanted = pieces_of(visit);
-        assert!(wanted.len() <= room, "{} pieces at once, and {room} slots", wanted.len());
+        assert!(wanted.len() <= capacity, "{} pieces at once, and {capacity} slots", wanted.len());
         cycle += u64::from(i > 0 && visit.group <= before);
         before = visit.group;
         for piece in &wanted {
@@ -100,7 +100,7 @@ pub fn replay(
             if there[*piece] {
                 continue;
             }
-            let slot = if slots.len() < room {
+            let slot = if slots.len() < capacity {
                 slots.push(*piece);
                 slots.len() - 1
             } else {
@@ -159,9 +159,9 @@ mod tests {
             ("several at once", &[4], &[&[0, 1], &[0, 2], &[0, 1], &[0, 3], &[0, 1]], 3, [6, 6, 6]),
             ("nothing twice", &[4], &[&[0], &[1], &[2], &[3]], 1, [0, 0, 0]),
         ];
-        for (name, groups, wanted, room, hits) in table {
+        for (name, groups, wanted, capacity, hits) in table {
             let visits = visits(groups.len(), wanted);
-            let found = Rule::ALL.map(|rule| replay(groups, &visits, room, rule, 0));
+            let found = Rule::ALL.map(|rule| replay(groups, &visits, capacity, rule, 0));
             assert_eq!(found.map(|replayed| replayed.hits), hits, "{name}");
             let all: usize = wanted.iter().map(|wanted| wanted.len()).sum();
             assert!(found.iter().all(|replayed| replayed.wanted == all as u64), "{name}");

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::state::{Job, Shared, State};
+use super::state::{Shared, SlotRead, State};
 use crate::transfer::blocks::Block;
 use crate::transfer::flights::{Flights, Handing, Landing};
 
@@ -13,9 +13,9 @@ use crate::transfer::flights::{Flights, Handing, Landing};
 const DEPTH: usize = 512;
 
 pub(super) struct Ring {
-    flights: Flights<Job>,
+    flights: Flights<SlotRead>,
     /// Reads that have to be continued.
-    again: VecDeque<(Job, Block)>,
+    again: VecDeque<(SlotRead, Block)>,
     /// The time since which no read is known to be in progress.
     idle_since: Option<Instant>,
 }

@@ -8,7 +8,7 @@ use super::layout::Layout;
 
 /// The pieces in slots.
 pub struct Shelf {
-    slots: Vec<Slot>,
+    slots: Vec<ShelfSlot>,
     /// By piece.
     slot_of: Vec<u32>,
     /// By piece.
@@ -25,7 +25,7 @@ pub struct Shelf {
 }
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct ShelfSlot {
     piece: u32,
     /// The last visit that wanted it.
     visit: u64,
@@ -35,7 +35,7 @@ impl Shelf {
     /// Creates a shelf with empty slots.
     pub fn new(layout: &Layout) -> Shelf {
         Shelf {
-            slots: vec![Slot { piece: NONE, visit: 0 }; layout.slots()],
+            slots: vec![ShelfSlot { piece: NONE, visit: 0 }; layout.slots()],
             slot_of: vec![NONE; layout.pieces.len()],
             uses: vec![Uses::default(); layout.pieces.len()],
             wanted: Vec::with_capacity(layout.groups.iter().map(Range::len).max().unwrap_or(0)),
@@ -112,7 +112,7 @@ impl Shelf {
         let groups = layout.groups.len();
         let mut last: Option<(f32, usize)> = None;
         for slot in layout.classes[class].slots.clone() {
-            let Slot { piece, visit } = self.slots[slot];
+            let ShelfSlot { piece, visit } = self.slots[slot];
             if piece == NONE && !busy(slot) {
                 return Some(slot);
             }
@@ -130,7 +130,7 @@ impl Shelf {
 
     /// Gives a slot to a piece, which stays there for this visit. The piece that was there is no longer in any slot.
     pub fn give(&mut self, piece: usize, slot: usize) {
-        let given = Slot { piece: piece as u32, visit: self.visits };
+        let given = ShelfSlot { piece: piece as u32, visit: self.visits };
         let before = std::mem::replace(&mut self.slots[slot], given).piece;
         if before != NONE {
             self.slot_of[before as usize] = NONE;

@@ -34,14 +34,14 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) shelf: Shelf,
     pub(super) slots: Vec<Slot>,
-    pub(super) queue: VecDeque<Job>,
+    pub(super) queue: VecDeque<SlotRead>,
     /// Slots whose pieces the system is reading into the page cache, oldest first.
     pub(super) asked: VecDeque<u32>,
     /// True if all pieces stay in the page cache.
     pub(super) shared: bool,
-    /// Bytes of the pieces in the page cache, and the maximum of that.
+    /// Bytes of the pieces in the page cache, and the memory that is available for them.
     pub(super) in_cache: u64,
-    pub(super) room: u64,
+    pub(super) available: u64,
     /// Bytes that slots in memory may use, and whether the open slots match that.
     pub(super) budget: u64,
     pub(super) fitted: bool,
@@ -75,7 +75,7 @@ pub(super) struct Slot {
 
 /// A read: a block of a span, into a slot.
 #[derive(Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct SlotRead {
     pub(super) slot: usize,
     pub(super) span: usize,
     pub(super) block: usize,

@@ -52,7 +52,7 @@ pub(super) struct Visit {
 }
 
 /// A visit of a group, whose pieces stay in place until it ends.
-pub struct Held<'s> {
+pub struct HeldGroup<'s> {
     slots: &'s Slots,
     group: usize,
     visit: MutexGuard<'s, Visit>,
@@ -63,7 +63,7 @@ impl Slots {
     ///
     /// # Panics
     /// If there is no such group or piece.
-    pub fn hold(&self, group: usize, wanted: impl Iterator<Item = usize>) -> Held<'_> {
+    pub fn hold(&self, group: usize, wanted: impl Iterator<Item = usize>) -> HeldGroup<'_> {
         let mut visit = self.visit.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         let pieces = shared.layout.groups[group].clone();
@@ -132,11 +132,11 @@ impl Slots {
         }
         state.judge_guesses(group, &shared.layout, &visit);
         drop(state);
-        Held { slots: self, group, visit }
+        HeldGroup { slots: self, group, visit }
     }
 }
 
-impl Held<'_> {
+impl HeldGroup<'_> {
     /// True if a piece is resident.
     pub fn is_here(&self, piece: usize) -> bool {
         self.visit.here[piece]
@@ -158,7 +158,7 @@ impl Held<'_> {
         self.visit.failure.clone().or_else(|| self.slots.shared.check_used().map(Arc::new))
     }
 
-    /// Returns when all pieces have arrived, or have failed: see [`Held::failure`].
+    /// Returns when all pieces have arrived, or have failed: see [`HeldGroup::failure`].
     pub fn wait(&mut self) {
         while !self.visit.all_here {
             self.wait_for_more();
@@ -166,7 +166,7 @@ impl Held<'_> {
     }
 
     /// Returns when more of the pieces are resident than before, in whatever order they arrive; at once, if all are. A piece that could
-    /// not be read counts as resident: see [`Held::failure`].
+    /// not be read counts as resident: see [`HeldGroup::failure`].
     pub fn wait_for_more(&mut self) {
         if self.visit.all_here {
             return;
@@ -370,7 +370,7 @@ impl Visit {
             state.shared = true;
         }
         if state.shared {
-            state.room = room_now();
+            state.available = room_now();
         }
         state
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use super::Fallback;
+use super::TransferFallback;
 use super::blocks::Align;
 
 /// A file that is open for reads around the page cache.
@@ -37,8 +37,8 @@ impl Direct {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn open(_file: &File, _path: &std::path::Path) -> Result<Direct, Fallback> {
-    Err(Fallback::NoDirect)
+pub(crate) fn open(_file: &File, _path: &std::path::Path) -> Result<Direct, TransferFallback> {
+    Err(TransferFallback::NoDirect)
 }
 
 #[cfg(target_os = "linux")]
@@ -53,7 +53,7 @@ mod linux {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
     use std::path::Path;
 
-    use super::{Align, Direct, Fallback};
+    use super::{Align, Direct, TransferFallback};
     use crate::facts::{self, DirectAlign};
     use crate::filesystem::{self, BTRFS, FUSE, Kind};
 
@@ -65,19 +65,19 @@ mod linux {
     ///
     /// If the filesystem does not report what it supports (before Linux 6.1, or not implemented),
     /// direct reads are tried, aligned to pages: the first read shows if they work.
-    pub(crate) fn open(file: &File, path: &Path) -> Result<Direct, Fallback> {
+    pub(crate) fn open(file: &File, path: &Path) -> Result<Direct, TransferFallback> {
         if filesystem::of(file).kind == Kind::Memory {
-            return Err(Fallback::InMemory);
+            return Err(TransferFallback::InMemory);
         }
         let align = match facts::direct(file) {
-            (_, true) => return Err(Fallback::DirectUnsupported),
+            (_, true) => return Err(TransferFallback::DirectUnsupported),
             (Some(DirectAlign { memory, offset }), _) => {
                 Align { offset: (offset as usize).max(AT_LEAST), memory: memory as usize }
             }
             (None, _) => Align { offset: AT_LEAST, memory: AT_LEAST },
         };
         if compressed(file) {
-            return Err(Fallback::Compressed);
+            return Err(TransferFallback::Compressed);
         }
         match reopen(file, path) {
             Ok(file) => {
@@ -87,9 +87,9 @@ mod linux {
                 let fuse = matches!(magic, Some(FUSE) | None);
                 Ok(Direct { file, align, fuse, touch })
             }
-            Err(error) => {
-                Err(Fallback::DirectNotOpened { errno: error.raw_os_error().unwrap_or(libc::EIO) })
-            }
+            Err(error) => Err(TransferFallback::DirectNotOpened {
+                errno: error.raw_os_error().unwrap_or(libc::EIO),
+            }),
         }
     }
 

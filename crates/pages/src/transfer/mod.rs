@@ -1,14 +1,14 @@
 //! Reading ranges of a file completely, fast, and around the page cache where that helps.
 //!
-//! [`Method::Direct`] reads with O_DIRECT through io_uring, one ring per thread. With a ring per
+//! [`TransferMethod::Direct`] reads with O_DIRECT through io_uring, one ring per thread. With a ring per
 //! thread, instead of one thread that reads for all, a thread that consumes a piece has its next
 //! pieces in flight meanwhile, nothing is handed from thread to thread, no core is spent on a thread
 //! that only waits, and a slow consumer delays no other, since pieces are taken one by one.
 //!
-//! If one of these is not available, the next best is used and the [`Report`] states why: io_uring
+//! If one of these is not available, the next best is used and the [`TransferReport`] states why: io_uring
 //! refused (a seccomp filter, an old kernel) → plain reads by more threads than there are cores;
 //! locked memory refused → buffers that are not registered; O_DIRECT refused or pointless → reads
-//! through the page cache. [`Method::Read`] is the last of these from the start.
+//! through the page cache. [`TransferMethod::Read`] is the last of these from the start.
 //!
 //! Blocks are aligned as `statx` (STATX_DIOALIGN) requires. A piece that begins or ends within a block
 //! is read into a slot, in whole blocks, or, if it goes straight to its buffer, in three parts, of
@@ -34,9 +34,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use error::TransferError;
-pub use piece::{Method, Options, Piece};
+pub use piece::{Piece, TransferMethod, TransferOptions};
 use piece::{PieceBuffer, Target};
-pub use report::{Engine, Fallback, Report};
+pub use report::{Engine, TransferFallback, TransferReport};
 
 use threads::Reads;
 use work::Work;
@@ -45,7 +45,7 @@ use work::Work;
 /// approximately in order, on at most `options.threads` threads at a time. Returns when the last call
 /// has returned.
 ///
-/// The memory of slots, see [`Report::buffers`]: for each of `threads`, the largest piece times the
+/// The memory of slots, see [`TransferReport::buffers`]: for each of `threads`, the largest piece times the
 /// number of pieces that cover its share of `depth` blocks, plus one (with the defaults, two threads
 /// and pieces of 4 MiB: 2 × 3 × 4 MiB); or, without a ring, one piece for each of `readers`. Cut large
 /// tensors into pieces of a few MiB, smaller ones if there are many threads.
@@ -60,21 +60,21 @@ pub fn transfer(
     file: &File,
     path: &Path,
     pieces: &[Piece],
-    method: Method,
-    options: &Options,
+    method: TransferMethod,
+    options: &TransferOptions,
     stop: &AtomicBool,
     each: &(dyn Fn(usize, &[u8]) + Sync),
-) -> Result<Report, TransferError> {
+) -> Result<TransferReport, TransferError> {
     run(&Work::new(file, path, pieces, options, stop, each), method)
 }
 
-fn run(work: &Work, method: Method) -> Result<Report, TransferError> {
+fn run(work: &Work, method: TransferMethod) -> Result<TransferReport, TransferError> {
     let begun = Instant::now();
-    let mut report = Report::new(work.pieces.iter().map(Piece::len).sum());
+    let mut report = TransferReport::new(work.pieces.iter().map(Piece::len).sum());
     work.check_length()?;
     let opened = match method {
-        Method::Read => None,
-        Method::Direct => match direct::open(work.file, work.path) {
+        TransferMethod::Read => None,
+        TransferMethod::Direct => match direct::open(work.file, work.path) {
             Ok(direct) => Some(direct),
             Err(why) => {
                 report.fallbacks.push(why);
@@ -85,7 +85,7 @@ fn run(work: &Work, method: Method) -> Result<Report, TransferError> {
     if let Some(direct) = &opened {
         #[cfg(target_os = "linux")]
         if work.options.ring && direct.fuse {
-            report.fallbacks.push(Fallback::NoRingOnFuse);
+            report.fallbacks.push(TransferFallback::NoRingOnFuse);
         } else if work.options.ring {
             ring::run(work, direct, &mut report)?;
         }

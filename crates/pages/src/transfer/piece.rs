@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum TransferMethod {
     /// Around the page cache, which stays as it is.
     Direct,
     /// Through the page cache, which keeps what was read.
@@ -100,7 +100,7 @@ impl Piece {
 /// slow consumers, and use few slots. Readers that wait have one read in flight each, which is larger.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Options {
+pub struct TransferOptions {
     /// Threads on which consumers run at the same time, at least 1.
     pub threads: usize,
     /// Bytes of one read through a ring; rounded up to the alignment that the file requires.
@@ -117,10 +117,10 @@ pub struct Options {
     pub register: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
+impl Default for TransferOptions {
+    fn default() -> TransferOptions {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Options {
+        TransferOptions {
             threads: cores,
             block: 1 << 20,
             depth: 16,

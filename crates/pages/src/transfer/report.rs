@@ -9,7 +9,7 @@ use crate::Threads;
 /// The outcome of a transfer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Report {
+pub struct TransferReport {
     /// The mechanism that issued the reads (the last one, if it changed during the transfer).
     pub engine: Engine,
     /// True if the page cache was bypassed for all of it.
@@ -23,14 +23,14 @@ pub struct Report {
     /// The threads that read.
     pub threads: Threads,
     /// Features that were not available, in the order in which that was noticed.
-    pub fallbacks: Vec<Fallback>,
+    pub fallbacks: Vec<TransferFallback>,
     /// The duration, including the consumers' work.
     pub took: Duration,
 }
 
-impl Report {
-    pub(crate) fn new(bytes: u64) -> Report {
-        Report {
+impl TransferReport {
+    pub(crate) fn new(bytes: u64) -> TransferReport {
+        TransferReport {
             engine: Engine::Threads,
             direct: false,
             registered: false,
@@ -65,7 +65,7 @@ impl fmt::Display for Engine {
 /// A feature that was not available, and was replaced by the next best.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fallback {
+pub enum TransferFallback {
     /// The system refuses io_uring: threads read instead.
     NoRing {
         /// The system's error number.
@@ -100,41 +100,41 @@ pub enum Fallback {
     NoDirect,
 }
 
-impl fmt::Display for Fallback {
+impl fmt::Display for TransferFallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = |errno: &i32| io::Error::from_raw_os_error(*errno);
         match self {
-            Fallback::NoRing { errno } => {
+            TransferFallback::NoRing { errno } => {
                 write!(f, "io_uring is refused ({}): threads read instead", error(errno))
             }
-            Fallback::NoRingOnFuse => {
+            TransferFallback::NoRingOnFuse => {
                 f.write_str("io_uring is not safe for files on FUSE: threads read instead")
             }
-            Fallback::NotRegistered { errno } => write!(
+            TransferFallback::NotRegistered { errno } => write!(
                 f,
                 "buffers cannot be registered ({}; RLIMIT_MEMLOCK may be too low): used without",
                 error(errno)
             ),
-            Fallback::DirectNotOpened { errno } => write!(
+            TransferFallback::DirectNotOpened { errno } => write!(
                 f,
                 "the file cannot be opened for direct reads ({}): read through the page cache",
                 error(errno)
             ),
-            Fallback::DirectNotRead { errno } => write!(
+            TransferFallback::DirectNotRead { errno } => write!(
                 f,
                 "a direct read was refused ({}): read through the page cache",
                 error(errno)
             ),
-            Fallback::DirectUnsupported => {
+            TransferFallback::DirectUnsupported => {
                 f.write_str("the filesystem has no direct reads: read through the page cache")
             }
-            Fallback::InMemory => {
+            TransferFallback::InMemory => {
                 f.write_str("the file lives in memory: read through the page cache")
             }
-            Fallback::Compressed => {
+            TransferFallback::Compressed => {
                 f.write_str("the file is compressed: read through the page cache")
             }
-            Fallback::NoDirect => {
+            TransferFallback::NoDirect => {
                 f.write_str("this system has no direct reads: read through the page cache")
             }
         }

@@ -9,18 +9,22 @@ use super::direct::Direct;
 use super::flights::{Flights, Handing, Landing, errno};
 use super::threads::Reads;
 use super::work::Work;
-use super::{Engine, Fallback, Report, TransferError, threads};
+use super::{Engine, TransferError, TransferFallback, TransferReport, threads};
 use crate::Threads;
 use crate::region::Region;
 
 /// Reads the pieces that no thread has taken yet. If the system refuses io_uring, the report states it and pieces remain.
-pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(), TransferError> {
+pub(crate) fn run(
+    work: &Work,
+    direct: &Direct,
+    report: &mut TransferReport,
+) -> Result<(), TransferError> {
     let count = work.options.threads.clamp(1, work.remaining().max(1));
     let depth = work.options.depth.div_ceil(count).clamp(1, 4096);
     let rings = match (0..count).map(|_| Flights::new(depth)).collect::<io::Result<Vec<_>>>() {
         Ok(rings) => rings,
         Err(error) => {
-            report.fallbacks.push(Fallback::NoRing { errno: errno(&error) });
+            report.fallbacks.push(TransferFallback::NoRing { errno: errno(&error) });
             return Ok(());
         }
     };
@@ -45,7 +49,7 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
             && let Err(error) = worker.register()
         {
             report.registered = false;
-            report.fallbacks.push(Fallback::NotRegistered { errno: errno(&error) });
+            report.fallbacks.push(TransferFallback::NotRegistered { errno: errno(&error) });
         }
         workers.push(worker);
     }
@@ -74,14 +78,14 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
     });
     report.threads = report.threads.or(Threads { wanted, had });
     if let Some(errno) = broken {
-        report.fallbacks.push(Fallback::NoRing { errno });
+        report.fallbacks.push(TransferFallback::NoRing { errno });
         (report.engine, report.registered) = (Engine::Threads, false);
     }
     Ok(())
 }
 
 /// A piece that is being read.
-struct Flight {
+struct PieceInFlight {
     piece: usize,
     /// Blocks that are not complete.
     left: usize,
@@ -100,7 +104,7 @@ struct Worker<'a> {
     slot_bytes: usize,
     registered: bool,
     /// The piece in each slot.
-    flights: Vec<Option<Flight>>,
+    flights: Vec<Option<PieceInFlight>>,
     /// Blocks that are not in the ring yet, and their slots.
     waiting: VecDeque<(usize, Block)>,
     /// Slots whose piece is complete.
@@ -181,7 +185,8 @@ impl<'a> Worker<'a> {
                 self.ready.push_back(slot);
             }
             let left = plan.blocks.len();
-            self.flights[slot] = Some(Flight { piece, left, bytes: plan.bytes, len: plan.len });
+            self.flights[slot] =
+                Some(PieceInFlight { piece, left, bytes: plan.bytes, len: plan.len });
             self.waiting.extend(plan.blocks.into_iter().map(|block| (slot, block)));
         }
         while let Some((slot, block)) = self.waiting.pop_front() {

@@ -5,14 +5,14 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 
 use super::work::Work;
-use super::{Engine, Method, Options, Piece, Report, run};
+use super::{Engine, Piece, TransferMethod, TransferOptions, TransferReport, run};
 use crate::region::Region;
 
 const LEN: usize = 300_000;
 
 /// Reads a file on a disk, half of it to slots and half to memory, with `interpose` between the
 /// kernel and the engine, and compares it.
-fn read(interpose: &super::flights::Interpose) -> Report {
+fn read(interpose: &super::flights::Interpose) -> TransferReport {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = folder.path().join("weights");
     let expected: Vec<u8> =
@@ -29,7 +29,7 @@ fn read(interpose: &super::flights::Interpose) -> Report {
         // SAFETY: parts of a region that are not used otherwise.
         pieces.push(unsafe { Piece::at(range, image.as_mut_ptr().add(start)) });
     }
-    let mut options = Options::default();
+    let mut options = TransferOptions::default();
     (options.threads, options.block, options.depth) = (2, 8192, 6);
     let (stop, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
     let each = |i: usize, bytes: &[u8]| {
@@ -39,7 +39,7 @@ fn read(interpose: &super::flights::Interpose) -> Report {
     };
     let mut work = Work::new(&file, &path, &pieces, &options, &stop, &each);
     work.interpose = Some(interpose);
-    let report = run(&work, Method::Direct).unwrap();
+    let report = run(&work, TransferMethod::Direct).unwrap();
     assert_eq!(seen.load(SeqCst), pieces.len());
     assert!(image.bytes() == expected);
     assert_eq!((report.engine, report.direct), (Engine::IoUring, true), "{report:?}");

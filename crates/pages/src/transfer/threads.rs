@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::blocks::{self, Align, Block};
 use super::direct::Direct;
 use super::work::Work;
-use super::{Engine, Report, TransferError};
+use super::{Engine, TransferError, TransferReport};
 use crate::Threads;
 use crate::region::Region;
 
@@ -20,7 +20,7 @@ use crate::region::Region;
 pub(crate) fn run(
     work: &Work,
     direct: Option<&Direct>,
-    report: &mut Report,
+    report: &mut TransferReport,
 ) -> Result<(), TransferError> {
     let align = direct.map_or(Align::NONE, |direct| direct.align);
     let consumers = work.options.threads.max(1);
@@ -37,7 +37,7 @@ pub(crate) fn run(
     thread::scope(|scope| {
         let turnstile = &turnstile;
         // In bounds: the region has `readers` slots.
-        let slot = |reader: usize| Slot(slots.as_mut_ptr().wrapping_add(reader * slot));
+        let slot = |reader: usize| ThreadSlot(slots.as_mut_ptr().wrapping_add(reader * slot));
         let start = |reader| {
             let slot = slot(reader);
             let read = move || read_pieces(work, direct, align, slot, turnstile);
@@ -58,12 +58,12 @@ pub(crate) fn run(
 }
 
 /// One thread's slot.
-struct Slot(*mut u8);
+struct ThreadSlot(*mut u8);
 
 // SAFETY: each slot is made for one thread, and only that thread uses it.
-unsafe impl Send for Slot {}
+unsafe impl Send for ThreadSlot {}
 
-impl Slot {
+impl ThreadSlot {
     /// A method, so that closures capture the whole struct and not the pointer in it.
     fn start(&self) -> *mut u8 {
         self.0
@@ -100,7 +100,7 @@ fn read_pieces(
     work: &Work,
     direct: Option<&Direct>,
     align: Align,
-    slot: Slot,
+    slot: ThreadSlot,
     turnstile: &Turnstile,
 ) {
     let size = work.block(work.options.reader_block, align);

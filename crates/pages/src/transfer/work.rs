@@ -7,13 +7,13 @@ use std::sync::{Mutex, PoisonError};
 
 use super::blocks::Align;
 use super::threads::Reads;
-use super::{Fallback, Options, Piece, TransferError};
+use super::{Piece, TransferError, TransferFallback, TransferOptions};
 
 pub(crate) struct Work<'a> {
     pub file: &'a File,
     pub path: &'a Path,
     pub pieces: &'a [Piece],
-    pub options: &'a Options,
+    pub options: &'a TransferOptions,
     stop: &'a AtomicBool,
     each: &'a (dyn Fn(usize, &[u8]) + Sync),
     next: AtomicUsize,
@@ -32,7 +32,7 @@ impl<'a> Work<'a> {
         file: &'a File,
         path: &'a Path,
         pieces: &'a [Piece],
-        options: &'a Options,
+        options: &'a TransferOptions,
         stop: &'a AtomicBool,
         each: &'a (dyn Fn(usize, &[u8]) + Sync),
     ) -> Work<'a> {
@@ -115,10 +115,10 @@ impl<'a> Work<'a> {
         self.halted.store(true, Relaxed);
     }
 
-    pub fn refusal(&self) -> Option<Fallback> {
+    pub fn refusal(&self) -> Option<TransferFallback> {
         match self.refused.load(Relaxed) {
             0 => None,
-            errno => Some(Fallback::DirectNotRead { errno }),
+            errno => Some(TransferFallback::DirectNotRead { errno }),
         }
     }
 

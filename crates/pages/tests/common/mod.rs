@@ -16,7 +16,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use alight_pages::transfer::{Method, Options, Piece, Report, TransferError, transfer};
+use alight_pages::transfer::{
+    Piece, TransferError, TransferMethod, TransferOptions, TransferReport, transfer,
+};
 use tempfile::TempDir;
 
 /// Bytes in which every block differs from every other.
@@ -54,8 +56,8 @@ pub fn on_disk(bytes: &[u8]) -> (TempDir, PathBuf) {
 }
 
 /// Small blocks, so that a small file takes many.
-pub fn options(ring: bool) -> Options {
-    let mut options = Options::default();
+pub fn options(ring: bool) -> TransferOptions {
+    let mut options = TransferOptions::default();
     (options.threads, options.block, options.depth, options.readers) = (2, 16384, 8, 4);
     (options.reader_block, options.ring) = (16384, ring);
     options
@@ -78,9 +80,9 @@ pub fn compare(
     path: &Path,
     expected: &[u8],
     pieces: &[Piece],
-    method: Method,
-    options: &Options,
-) -> Result<Report, TransferError> {
+    method: TransferMethod,
+    options: &TransferOptions,
+) -> Result<TransferReport, TransferError> {
     let file = File::open(path).unwrap();
     let seen: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(0)).collect();
     let stop = AtomicBool::new(false);

@@ -36,7 +36,7 @@ Options:
 
 Exit status: that of the command, or death by the signal that killed it; 127 if it was not found, 126 if
 it could not be executed, 125 if rusage itself failed before it was run. A report that cannot be written
-is told on stderr and changes no status. The command's standard streams are its own.
+is reported on stderr and changes no status. The command's standard streams are its own.
 
 The kernel's share of processor time is sampled, and means little in short runs. The size of a command
 is that of its largest single process; see --tree. I/O is what had to be read from storage or will have

@@ -80,9 +80,9 @@ fn cells(run: &Run) -> Vec<String> {
     };
     let seconds = |time: std::time::Duration| format!("{:.6}", time.as_secs_f64());
     let number = |n: u64| n.to_string();
-    let told = |n: Option<u64>| n.map(number).unwrap_or_default();
+    let cell = |n: Option<u64>| n.map(number).unwrap_or_default();
     let status = |n: Option<i32>| n.map(|n| n.to_string()).unwrap_or_default();
-    let io = |of: fn(&IoBytes) -> u64| told(run.ended.io.as_ref().map(of));
+    let io = |of: fn(&IoBytes) -> u64| cell(run.ended.io.as_ref().map(of));
     let Usage { wall, user, system, .. } = run.ended.usage;
     let usage = &run.ended.usage;
     let mut cells = vec![
@@ -97,14 +97,14 @@ fn cells(run: &Run) -> Vec<String> {
         number(usage.major_faults),
         number(usage.voluntary_switches),
         number(usage.involuntary_switches),
-        told(usage.read_bytes),
-        told(usage.written_bytes),
+        cell(usage.read_bytes),
+        cell(usage.written_bytes),
         io(|io| io.rchar),
         io(|io| io.wchar),
-        told(run.ended.tree_peak.map(|TreePeak { bytes, .. }| bytes)),
+        cell(run.ended.tree_peak.map(|TreePeak { bytes, .. }| bytes)),
     ];
     let counted = |name| run.ended.counters.iter().find(|counter| counter.name == name);
-    cells.extend(counters::NAMES.map(|name| told(counted(name).map(|counter| counter.count))));
+    cells.extend(counters::NAMES.map(|name| cell(counted(name).map(|counter| counter.count))));
     cells
 }
 

@@ -133,8 +133,8 @@ fn kernel(runs: &[Run]) -> String {
 /// begins with.
 fn peak(runs: &[Run]) -> String {
     let bytes = mib(median(runs, |u| u.max_rss_bytes as f64));
-    let told = runs.iter().any(|run| run.ended.usage.max_rss_bytes > run.ended.floor);
-    if told { bytes } else { format!("≤ {bytes}") }
+    let is_measured = runs.iter().any(|run| run.ended.usage.max_rss_bytes > run.ended.floor);
+    if is_measured { bytes } else { format!("≤ {bytes}") }
 }
 
 fn mib(bytes: f64) -> String {

@@ -58,11 +58,11 @@ fn account(runs: &[Run]) -> Vec<String> {
 /// (Windows).
 fn transferred(runs: &[Run]) -> Option<String> {
     let of = |get: fn(&IoBytes) -> u64| {
-        let told: Option<Vec<f64>> = runs
+        let bytes: Option<Vec<f64>> = runs
             .iter()
             .map(|run| run.ended.io.filter(|io| io.read_bytes.is_none()).map(|io| get(&io) as f64))
             .collect();
-        Some(thousands(Summary::of(&told?)?.median.round() as u64))
+        Some(thousands(Summary::of(&bytes?)?.median.round() as u64))
     };
     let (read, written) = (of(|io| io.rchar)?, of(|io| io.wchar)?);
     let all = "files, pipes and devices together";

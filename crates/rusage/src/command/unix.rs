@@ -131,9 +131,9 @@ impl IoBytes {
     }
 
     /// Reads the counters of a process that has not been waited for.
-    fn read(mut told: File) -> Option<IoBytes> {
+    fn read(mut file: File) -> Option<IoBytes> {
         let mut text = String::new();
-        told.read_to_string(&mut text).ok()?;
+        file.read_to_string(&mut text).ok()?;
         IoBytes::parse(&text)
     }
 }

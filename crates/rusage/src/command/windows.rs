@@ -52,13 +52,13 @@ pub(super) fn wait_for(mut child: Child, began: Instant) -> io::Result<Ended> {
 }
 
 fn transferred(process: HANDLE) -> Option<IoBytes> {
-    let mut told = IO_COUNTERS::default();
+    let mut counters = IO_COUNTERS::default();
     // SAFETY: a handle that the caller keeps open, and a valid place to write to.
-    (unsafe { GetProcessIoCounters(process, &mut told) } != 0).then_some(IoBytes {
-        rchar: told.ReadTransferCount,
-        wchar: told.WriteTransferCount,
-        syscr: told.ReadOperationCount,
-        syscw: told.WriteOperationCount,
+    (unsafe { GetProcessIoCounters(process, &mut counters) } != 0).then_some(IoBytes {
+        rchar: counters.ReadTransferCount,
+        wchar: counters.WriteTransferCount,
+        syscr: counters.ReadOperationCount,
+        syscw: counters.WriteOperationCount,
         read_bytes: None,
         write_bytes: None,
         cancelled_write_bytes: None,

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::request_log::Record;
-use crate::{asking, ids};
+use crate::{asking, endpoints, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (mut generation, events, stream) = call.apart(begun).await?;
@@ -43,8 +43,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
-    let mut fields = Fields::new(call.object()?);
+fn begun(call: &Call) -> Result<(Generation, MessageEvents, bool), Failure> {
+    let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
     let serving = asking::model(call, &mut fields)?;
     let Taken { context, choice, places } = take(&mut fields)?;
     let format = take_format(&mut fields)?;
@@ -63,7 +63,7 @@ fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let (id, model, record) = (ids::id("msg_"), serving.name.clone(), Arc::clone(&call.record));
-    let events = Events { id, model, record, block: None, blocks: 0 };
+    let events = MessageEvents { id, model, record, block: None, blocks: 0 };
     Ok((generation, events, stream))
 }
 
@@ -93,18 +93,24 @@ fn tool_use(call: &ToolCall, input: Value) -> Value {
     json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
 }
 
+/// The signature of thinking. At Anthropic it proves where thinking is from; here nothing reads it. It is not empty, because pydantic-ai sends
+/// thinking without a signature back as text of the user, before which the prompt is another one.
+const SIGNATURE: &str = "YWxpZ2h0";
+
 /// Returns a block of an answer that is sent whole.
 fn block(delta: Delta) -> Value {
     match delta {
         Delta::Content(text) => json!({"type": "text", "text": text}),
-        Delta::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": ""}),
+        Delta::Thinking(text) => {
+            json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+        }
         Delta::Call(call) => tool_use(&call, input(&call)),
         Delta::Arguments(_) => Value::Null,
     }
 }
 
 /// The events of an answer that is streamed.
-struct Events {
+struct MessageEvents {
     id: String,
     model: String,
     /// The record of the request, which has its warnings.
@@ -115,7 +121,7 @@ struct Events {
     blocks: usize,
 }
 
-impl Events {
+impl MessageEvents {
     fn message(&self, choice: &Choice, content: Value) -> Value {
         let mut message = json!({
             "id": self.id,
@@ -152,7 +158,7 @@ impl Events {
     fn close(&mut self, out: &mut String) {
         let Some(kind) = self.block.take() else { return };
         if kind == "thinking" {
-            self.delta(&json!({"type": "signature_delta", "signature": ""}), out);
+            self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         event(&json!({"type": "content_block_stop", "index": self.blocks}), out);
         self.blocks += 1;
@@ -190,7 +196,7 @@ fn event(value: &Value, out: &mut String) {
     out.push_str(&format!("event: {name}\ndata: {value}\n\n"));
 }
 
-impl Shape for Events {
+impl Shape for MessageEvents {
     fn keep_alive(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }

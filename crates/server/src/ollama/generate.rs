@@ -10,8 +10,9 @@ use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
 
-use super::{Begun, Lines, NO_IMAGES, Place, in_words, model, refuse, renamed, thinking};
+use super::{Lines, OllamaEffect, Place, in_words, model, renamed, thinking};
 use crate::asking;
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::generation::Generation;
 use crate::http::{Answered, Call};
@@ -20,24 +21,22 @@ pub(crate) async fn answer(call: Call) -> Answered {
     super::answer(call, begun).await
 }
 
-fn begun(call: &Call) -> Result<Begun, Failure> {
-    let mut fields = Fields::new(call.object()?);
+fn begun(call: &Call) -> Result<OllamaEffect, Failure> {
+    let mut fields = Fields::new(call.declared(&endpoints::OLLAMA_GENERATE)?);
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Response);
-    refuse(&mut fields, "images", NO_IMAGES)?;
-    refuse(&mut fields, "template", "--chat-template-file gives the server another template")?;
-    refuse(&mut fields, "context", "send the conversation to /api/chat")?;
     let text = fields.string("prompt")?.unwrap_or_default();
     let after = fields.string("suffix")?.filter(|after| !after.is_empty());
     if text.is_empty() && after.is_none() {
-        return Ok(Begun::nothing(&mut fields, lines));
+        return Ok(OllamaEffect::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
-    let mut options = renamed(&mut fields)?;
+    let mut options = renamed(call, &mut fields)?;
     let mut ask = asking::ask(call, serving, &mut options, Calls::None).map_err(in_words)?;
     let stops = options::stops(&mut options).map_err(in_words)?;
     let system = fields.string("system")?.filter(|system| !system.is_empty());
     let raw = fields.truth("raw")?.unwrap_or(false);
+    let parse_special = asking::prompt_rules(&mut fields)?.parse_special && raw;
     let vocabulary = serving.vocabulary();
     let chat = !raw && after.is_none() && matches!(vocabulary.template(), Some(Ok(_)));
     let prompt = if let Some(after) = after {
@@ -55,7 +54,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     } else {
         check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
             .map_err(|why| Failure::invalid(why.to_string()))?;
-        let encoder = Encoder::new(vocabulary, Style::Raw, false);
+        let encoder = Encoder::new(vocabulary, Style::Raw, parse_special);
         encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))?
     };
     call.record.ignored_in(&[("", &fields), ("options.", &options)]);
@@ -63,5 +62,5 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let chat = chat && ask.grammar.is_none();
     let asked = AnswerOptions { chat, stops, ..AnswerOptions::default() };
     let generation = Generation::new(&call.record, running, &asked, vocabulary);
-    Ok(Begun::Answer { generation, lines, stream })
+    Ok(OllamaEffect::Answer { generation, lines, stream })
 }

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use alight_chat::answer::{Delta, input, joined};
 use alight_chat::body::fields::Fields;
-use alight_chat::body::options::NO_LOGPROBS;
-use alight_chat::body::refusal::Refusal;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
@@ -34,15 +33,6 @@ fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure
     call.serving(name.as_deref())
 }
 
-/// Refuses a field that would change the answer.
-fn refuse(fields: &mut Fields, name: &str, why: &str) -> Result<(), Refusal> {
-    let empty = |value: &Value| *value == json!("") || *value == json!([]);
-    fields.only(name, empty, why)
-}
-
-/// Why pictures are refused.
-const NO_IMAGES: &str = "only text is taken";
-
 /// Reports a failure in options that [`renamed`] has renamed, under the names that were sent.
 fn in_words(failure: impl Into<Failure>) -> Failure {
     let names =
@@ -51,9 +41,9 @@ fn in_words(failure: impl Into<Failure>) -> Failure {
 }
 
 /// Returns the fields of a body under OpenAI's names: Ollama's options have other names, and are in an object of their own.
-fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
-    fields.only("logprobs", |wanted| *wanted == false, NO_LOGPROBS)?;
+fn renamed(call: &Call, fields: &mut Fields) -> Result<Fields, Failure> {
     let mut options = fields.object("options")?.unwrap_or_default();
+    call.admit(&endpoints::OLLAMA_OPTIONS, &mut options)?;
     if let Some(most) = options.shift_remove("num_predict") {
         // A negative number means as many as fit.
         let most = match most.as_f64() {
@@ -77,7 +67,7 @@ fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
 }
 
 /// The effect of a request.
-enum Begun {
+enum OllamaEffect {
     Answer {
         generation: Generation,
         lines: Lines,
@@ -90,23 +80,25 @@ enum Begun {
     },
 }
 
-impl Begun {
+impl OllamaEffect {
     /// Returns the effect of a request without a prompt.
-    fn nothing(fields: &mut Fields, lines: Lines) -> Begun {
+    fn nothing(fields: &mut Fields, lines: Lines) -> OllamaEffect {
         let keep_alive = fields.any("keep_alive").unwrap_or_default();
         // A number of seconds, or a text such as `0s`.
         let zero = |text: &str| text.contains('0') && !text.contains(|c| matches!(c, '1'..='9'));
         let unload = keep_alive.as_f64() == Some(0.0) || keep_alive.as_str().is_some_and(zero);
-        Begun::Nothing { unload, lines }
+        OllamaEffect::Nothing { unload, lines }
     }
 }
 
 /// Answers a request that `begun` reads.
-async fn answer(call: Call, begun: fn(&Call) -> Result<Begun, Failure>) -> Answered {
+async fn answer(call: Call, begun: fn(&Call) -> Result<OllamaEffect, Failure>) -> Answered {
     let server = Arc::clone(&call.server);
     match call.apart(begun).await? {
-        Begun::Answer { generation, lines, stream } => lines.answer(generation, stream).await,
-        Begun::Nothing { unload, lines } => {
+        OllamaEffect::Answer { generation, lines, stream } => {
+            lines.answer(generation, stream).await
+        }
+        OllamaEffect::Nothing { unload, lines } => {
             if !unload {
                 // An engine that rests, or was not used yet, is made ready.
                 let serving = server.models.find(Some(&lines.model))?;
@@ -194,7 +186,8 @@ impl Lines {
                 Delta::Thinking(text) => thinking.push_str(&text),
                 Delta::Call(call) => {
                     let function = json!({"name": call.name, "arguments": input(&call)});
-                    calls.push(json!({"id": ids::id("call_"), "function": function}));
+                    let id = call.id.unwrap_or_else(|| ids::id("call_"));
+                    calls.push(json!({"id": id, "function": function}));
                 }
                 // Joining leaves none.
                 Delta::Arguments(_) => {}

@@ -14,15 +14,16 @@ use alight_text::infill::Gap;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{About, answers, event, finish_reason, streaming, usage};
-use crate::asking::{self, MAX_CHOICES};
+use super::{About, event, finish_reason, streaming, timed, usage};
+use crate::asking;
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, MAX_LOGPROBS, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
 
 /// The running generation, and the format of its response.
-struct Begun {
+struct RunningCompletion {
     generation: Generation,
     about: About,
     stream: bool,
@@ -34,17 +35,18 @@ struct Begun {
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let Begun { mut generation, about, stream, logprobs, n, echo } = call.apart(begun).await?;
+    let RunningCompletion { mut generation, about, stream, logprobs, n, echo } =
+        call.apart(begun).await?;
     let offsets = match logprobs {
         // The echoed tokens are sent with their log probabilities.
         true => vec![0; echo.len()],
         false => echo.iter().map(|text| text.chars().count()).collect(),
     };
-    let mut shape = Pieces { about, logprobs, n, echo, offsets };
+    let mut shape = CompletionChunks { about, logprobs, n, echo, offsets };
     if stream {
         return Ok(Stream::response(generation, Box::new(shape)));
     }
-    let mut said = vec![CollectedAnswer::default(); generation.choices.len()];
+    let mut said = vec![CollectedCompletion::default(); generation.choices.len()];
     while let Some((at, update)) = generation.next().await {
         match update {
             Update::Reading(_) | Update::Read => {}
@@ -69,30 +71,27 @@ pub(crate) async fn answer(call: Call) -> Answered {
         }));
     }
     let usage = usage(&generation.choices, n);
-    Ok(http::json(StatusCode::OK, &shape.about.with(choices.into(), usage)))
+    let response = timed(shape.about.with(choices.into(), usage), &generation.choices);
+    Ok(http::json(StatusCode::OK, &response))
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<Begun, Failure> {
-    let mut fields = Fields::new(call.object()?);
+fn begun(call: &Call) -> Result<RunningCompletion, Failure> {
+    let mut fields = Fields::new(call.declared(&endpoints::COMPLETIONS)?);
     let serving = asking::model(call, &mut fields)?;
     let after = fields.string("suffix")?.filter(|after| !after.is_empty());
     let mut ask = asking::ask(call, serving, &mut fields, Calls::None)?;
-    let infill = after.is_some();
+    let (infill, rules) = (after.is_some(), asking::prompt_rules(&mut fields)?);
     let prompts = match after {
-        None => asking::texts(&mut fields, "prompt", MAX_CHOICES, false, serving)?,
+        None => asking::texts(&mut fields, "prompt", rules, serving)?,
         Some(after) => {
             let before = fields.string("prompt")?.unwrap_or_default();
             vec![asking::infill(&Gap { before, after, ..Gap::default() }, serving, &ask)?]
         }
     };
     let stops = options::stops(&mut fields)?;
-    let n = answers(&mut fields)?;
-    if prompts.len() * n > MAX_CHOICES {
-        let message =
-            format!("{} prompts with {n} answers each are more than {MAX_CHOICES}", prompts.len());
-        return Err(Refusal::invalid("prompt", message).into());
-    }
+    let n = asking::answers(&mut fields, "n")?;
+    asking::check_answers(prompts.len(), n)?;
     let (stream, usage) = streaming(&mut fields)?;
     let what = format!("a whole number from 0 to {}", super::MAX_TOP_LOGPROBS);
     let top = fields.read("logprobs", &what, |value| {
@@ -130,7 +129,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         usage,
         record: Arc::clone(&call.record),
     };
-    Ok(Begun { generation, about, stream, logprobs, n, echo })
+    Ok(RunningCompletion { generation, about, stream, logprobs, n, echo })
 }
 
 /// Refuses to return more log probabilities of prompts than one request may have.
@@ -149,13 +148,13 @@ fn check_echo(prompts: &[Vec<u32>], n: usize, top: usize) -> Result<(), Refusal>
 
 /// An answer that is sent whole.
 #[derive(Clone, Default)]
-struct CollectedAnswer {
+struct CollectedCompletion {
     text: String,
     tokens: Vec<TokenLogprob>,
     reason: Option<Reason>,
 }
 
-impl CollectedAnswer {
+impl CollectedCompletion {
     fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<TokenLogprob>) {
         self.text.push_str(&text(deltas));
         self.tokens.extend(tokens);
@@ -172,7 +171,7 @@ fn text(deltas: Vec<Delta>) -> String {
 }
 
 /// The chunks of answers.
-struct Pieces {
+struct CompletionChunks {
     about: About,
     logprobs: bool,
     n: usize,
@@ -181,7 +180,7 @@ struct Pieces {
     offsets: Vec<usize>,
 }
 
-impl Pieces {
+impl CompletionChunks {
     /// Returns the log probabilities of tokens, in the format of OpenAI's older API.
     fn told(&mut self, choice: &Choice, at: usize, tokens: &[TokenLogprob]) -> Value {
         if !self.logprobs || tokens.is_empty() {
@@ -225,7 +224,7 @@ fn spelled(tokenizer: &Tokenizer, id: u32) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-impl Shape for Pieces {
+impl Shape for CompletionChunks {
     fn begin(&mut self, _: &[Choice], _: &mut String) {}
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {

@@ -32,8 +32,7 @@ const LEFT_OUT: [&str; 8] = [
 /// Finds an item of an earlier answer by its id.
 pub(super) type FindItem<'f> = &'f dyn Fn(&str) -> Option<Value>;
 
-/// Renames the fields to those of chat completions, which are followed by the others; also returns the tools. Fields that need a server that
-/// stores answers are refused.
+/// Renames the fields to those of chat completions, which are followed by the others; also returns the tools.
 pub(super) fn renamed(
     object: Map<String, Value>,
     find: FindItem<'_>,
@@ -41,19 +40,9 @@ pub(super) fn renamed(
     let mut fields = Fields::new(object);
     // The caller knows it: items are remembered unless it is false.
     fields.ignore(&["store"]);
-    let kept = "conversations are not kept here: send the whole one as input";
-    fields.only("previous_response_id", |_| false, kept)?;
-    fields.only("conversation", |_| false, kept)?;
-    fields.only(
-        "background",
-        |value| *value == json!(false),
-        "answers come while they are asked for",
-    )?;
     let likelihoods = json!("message.output_text.logprobs");
     let wanted = |include: &Value| include.as_array().is_some_and(|all| all.contains(&likelihoods));
     fields.only("include", |include| !wanted(include), NO_LOGPROBS)?;
-    fields.only("top_logprobs", |most| *most == 0, NO_LOGPROBS)?;
-    fields.only("prompt", |_| false, "no prompts are kept here")?;
     let instructions = fields.string("instructions")?;
     let input = fields.any("input").ok_or_else(|| Refusal::invalid("input", "it is missing"))?;
     let given = fields.list("tools")?;
@@ -266,7 +255,9 @@ impl Conversation<'_> {
                 let blank = if output.is_null() { "" } else { ": " };
                 format!("{status}{blank}{}", plain(output))
             }
-            (_, Value::Object(_)) => messages::result(&[output.clone()], &format!("{at}.output"))?,
+            (_, Value::Object(_)) => {
+                messages::result(std::slice::from_ref(output), &format!("{at}.output"))?
+            }
             _ => text(output, &format!("{at}.output"), messages::result)?,
         };
         self.result(id, text);

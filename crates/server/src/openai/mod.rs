@@ -11,10 +11,9 @@ mod tools;
 
 use std::sync::Arc;
 
-use alight_chat::body::fields::{Fields, whole};
+use alight_chat::body::fields::Fields;
 use serde_json::{Value, json};
 
-use crate::asking::MAX_CHOICES;
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
 use crate::request_log::Record;
@@ -68,6 +67,14 @@ fn usage(choices: &[Choice], answers: usize) -> Value {
     })
 }
 
+/// Adds the timings to a response, or to the last chunk of one, if it has one answer, as llama-server does.
+fn timed(mut response: Value, choices: &[Choice]) -> Value {
+    if let [choice] = choices {
+        response["timings"] = choice.timings();
+    }
+    response
+}
+
 /// Returns why an answer ended, in OpenAI's terms.
 fn finish_reason(reason: Reason) -> &'static str {
     match reason {
@@ -81,16 +88,6 @@ fn event(value: &Value, out: &mut String) {
     out.push_str("data: ");
     out.push_str(&value.to_string());
     out.push_str("\n\n");
-}
-
-/// Takes the number of requested answers.
-fn answers(fields: &mut Fields) -> Result<usize, Failure> {
-    let what = format!("a whole number from 1 to {MAX_CHOICES}");
-    let n = fields.read("n", &what, |value| {
-        let n = usize::try_from(whole(&value)?).ok()?;
-        (1..=MAX_CHOICES).contains(&n).then_some(n)
-    })?;
-    Ok(n.unwrap_or(1))
 }
 
 /// Takes the flags that make the response a stream, and that end it with the token counts.

@@ -20,7 +20,7 @@ use crate::generation::{Choice, Generation, Piece, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::models::Serving;
 use crate::shared::Shared;
-use crate::{asking, ids};
+use crate::{asking, endpoints, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (mut generation, mut events, stream) = call.apart(begun).await?;
@@ -38,32 +38,48 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 /// Reads the request, and starts the computation.
-fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
-    let object = call.object()?;
+fn begun(call: &Call) -> Result<(Generation, ResponseEvents, bool), Failure> {
+    let object = call.declared(&endpoints::RESPONSES)?;
     let response = response(&object);
     // OpenAI stores an answer unless its client does not want that.
     let remembers = object.get("store") != Some(&false.into());
-    let (serving, Asks { ask, prompt, asked, stream, tools }) = asks(call, object)?;
+    let (serving, asks) = asks(call, object)?;
+    let ResponseRequest { ask, prompt, asked, stream, tools, progress, timings } = asks;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let memory = remembers.then(|| (Arc::clone(&call.server), call.salt.clone()));
-    let mut events = Events { response, tools, memory, open: None, thought: 0, written: 0 };
+    let mut events = ResponseEvents {
+        response,
+        tools,
+        memory,
+        open: None,
+        thought: 0,
+        written: 0,
+        progress,
+        wants_timings: timings,
+        timings: None,
+    };
     events.response["model"] = serving.name.as_str().into();
     call.record.add_warnings(&mut events.response);
     Ok((generation, events, stream))
 }
 
 /// The contents of a request.
-pub(super) struct Asks {
+pub(crate) struct ResponseRequest {
     ask: GenerateRequest,
-    pub(super) prompt: Vec<u32>,
+    pub(crate) prompt: Vec<u32>,
     asked: AnswerOptions,
     stream: bool,
     tools: ClientTools,
+    progress: bool,
+    timings: bool,
 }
 
 /// Reads a request without computing anything.
-pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving, Asks), Failure> {
+pub(crate) fn asks(
+    call: &Call,
+    object: Map<String, Value>,
+) -> Result<(&Serving, ResponseRequest), Failure> {
     let find = |id: &str| call.server.recent.find(&call.salt, id);
     let (mut fields, tools) = items::renamed(object, &find)?;
     let serving = asking::model(call, &mut fields)?;
@@ -76,10 +92,12 @@ pub(super) fn asks(call: &Call, object: Map<String, Value>) -> Result<(&Serving,
     let mut ask = asking::ask(call, serving, &mut fields, calls).map_err(in_words)?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
+    let progress = fields.truth("return_progress")?.unwrap_or(false);
+    let timings = fields.truth("timings_per_token")?.unwrap_or(false);
     call.record.ignored(&fields);
     let chat = asking::chat(context, &choice, stops, &mut ask, serving);
     let (prompt, asked) = chat.map_err(in_words)?;
-    Ok((serving, Asks { ask, prompt, asked, stream, tools }))
+    Ok((serving, ResponseRequest { ask, prompt, asked, stream, tools, progress, timings }))
 }
 
 /// Returns a response without output. It repeats the fields of the request.
@@ -161,7 +179,7 @@ enum Open {
 }
 
 /// The events of a response, and its final object.
-struct Events {
+struct ResponseEvents {
     response: Value,
     tools: ClientTools,
     /// Where its items are remembered, if they are, and the salt of its key.
@@ -171,10 +189,18 @@ struct Events {
     thought: usize,
     /// The number of events so far.
     written: u64,
+    /// True if the progress of the prompt is reported.
+    progress: bool,
+    /// True if each new piece of the answer has the timings so far, and these.
+    wants_timings: bool,
+    timings: Option<Value>,
 }
 
-impl Events {
+impl ResponseEvents {
     fn event(&mut self, kind: &str, mut value: Value, out: &mut String) {
+        if let Some(timings) = self.timings.as_ref().filter(|_| kind.ends_with(".delta")) {
+            value["timings"] = timings.clone();
+        }
         value["type"] = kind.into();
         value["sequence_number"] = self.written.into();
         self.written += 1;
@@ -183,7 +209,22 @@ impl Events {
 
     /// Writes an event about the whole response.
     fn whole(&mut self, kind: &str, out: &mut String) {
-        self.event(kind, json!({"response": self.response}), out);
+        let mut value = json!({"response": self.response});
+        if let Some(timings) = self.response.get("timings") {
+            value["timings"] = timings.clone();
+        }
+        self.event(kind, value, out);
+    }
+
+    /// Writes an event about the prompt, of which this much is read; all of it, if that is `None`.
+    fn progress(&mut self, choice: &Choice, read: Option<usize>, out: &mut String) {
+        if self.progress {
+            let (progress, timings) = (choice.progress(read), choice.timings());
+            let value = json!({
+                "response": self.response, "prompt_progress": progress, "timings": timings,
+            });
+            self.event("response.in_progress", value, out);
+        }
     }
 
     /// Returns the index of the item that is open, or comes next.
@@ -301,7 +342,8 @@ impl Events {
         self.event(name, delta, out);
     }
 
-    fn take(&mut self, piece: Piece, out: &mut String) {
+    fn take(&mut self, choice: &Choice, piece: Piece, out: &mut String) {
+        self.timings = self.wants_timings.then(|| choice.timings());
         let thinking = |delta: &Delta| matches!(delta, Delta::Thinking(_));
         if !piece.deltas.is_empty() && piece.deltas.iter().all(thinking) {
             self.thought += piece.tokens.len();
@@ -329,21 +371,22 @@ fn argument_events(kind: &ToolKind) -> Option<&'static str> {
     }
 }
 
-impl Shape for Events {
+impl Shape for ResponseEvents {
     fn begin(&mut self, _: &[Choice], out: &mut String) {
         self.whole("response.created", out);
         self.whole("response.in_progress", out);
     }
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        let choice = &choices[at];
         match update {
-            Update::Reading(_) | Update::Read => {}
-            Update::More(piece) => self.take(piece, out),
+            Update::Reading(read) => self.progress(choice, Some(read), out),
+            Update::Read => self.progress(choice, None, out),
+            Update::More(piece) => self.take(choice, piece, out),
             Update::Ended(piece, reason) => {
-                self.take(piece, out);
+                self.take(choice, piece, out);
                 let cut = reason == Reason::Length;
                 self.close(!cut, out);
-                let choice = &choices[at];
                 self.response["usage"] = json!({
                     "input_tokens": choice.prompt_tokens,
                     "input_tokens_details": {"cached_tokens": choice.reused, "cache_write_tokens": 0},
@@ -351,6 +394,7 @@ impl Shape for Events {
                     "output_tokens_details": {"reasoning_tokens": self.thought},
                     "total_tokens": choice.prompt_tokens + choice.tokens,
                 });
+                self.response["timings"] = choice.timings();
                 let status = if cut { "incomplete" } else { "completed" };
                 self.response["status"] = status.into();
                 if cut {

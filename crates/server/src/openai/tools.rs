@@ -112,7 +112,7 @@ impl PublishedTool {
     pub(super) fn arguments(&self, item: &Value) -> Value {
         let mut arguments = item[self.field].clone();
         if let Some(fields) = arguments.as_object_mut() {
-            fields.retain(|name, value| !value.is_null() && !(name == "type" && *value == "exec"));
+            fields.retain(|name, value| !(value.is_null() || name == "type" && *value == "exec"));
         }
         arguments
     }

@@ -23,7 +23,7 @@ const HEADS: [&str; 5] = [START, CHANNEL, MESSAGE, "<|constrain|>", "to="];
 const MAX_HEADER_BYTES: usize = 1024;
 
 #[derive(Debug)]
-enum State {
+enum HarmonyState {
     Header,
     Message(Part),
     /// The text begins with the header of a call, `open` bytes long.
@@ -45,7 +45,7 @@ enum State {
 
 #[derive(Debug)]
 pub(super) struct Harmony {
-    state: State,
+    state: HarmonyState,
     /// The beginning of the header, where the prompt already contains it.
     begun: String,
     tools: Option<Tools>,
@@ -54,11 +54,12 @@ pub(super) struct Harmony {
 impl Harmony {
     pub(super) fn new(prompt_end: &str) -> Harmony {
         let begun = prompt_end.rfind(START).map_or("", |at| &prompt_end[at..]);
-        let mut harmony = Harmony { state: State::Header, begun: String::new(), tools: None };
+        let mut harmony =
+            Harmony { state: HarmonyState::Header, begun: String::new(), tools: None };
         match begun.split_once(MESSAGE) {
             None => harmony.begun = begun.to_owned(),
             Some((header, text)) if earliest(text, &ENDS).is_none() => {
-                harmony.state = State::Message(channel(header));
+                harmony.state = HarmonyState::Message(channel(header));
             }
             Some(_) => {}
         }
@@ -68,15 +69,15 @@ impl Harmony {
     /// Emits the beginning of `text`, which is not empty; returns its length, 0 if more text is needed.
     pub(super) fn step(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
         match &self.state {
-            State::Header => self.header(text, last, out),
-            State::Message(part) => {
+            HarmonyState::Header => self.header(text, last, out),
+            HarmonyState::Message(part) => {
                 let part = part.clone();
                 self.message(part, text, last, out)
             }
-            State::Call { .. } => self.call(text, last, out),
-            State::NoCall => self.no_call(text, last, out),
-            State::Arguments { .. } => self.arguments(text, last, out),
-            State::AfterArguments(otherwise) => {
+            HarmonyState::Call { .. } => self.call(text, last, out),
+            HarmonyState::NoCall => self.no_call(text, last, out),
+            HarmonyState::Arguments { .. } => self.arguments(text, last, out),
+            HarmonyState::AfterArguments(otherwise) => {
                 let otherwise = otherwise.clone();
                 self.after_arguments(otherwise, text, last, out)
             }
@@ -84,11 +85,11 @@ impl Harmony {
     }
 
     pub(super) fn open_thinking(&self) -> Option<&'static str> {
-        matches!(self.state, State::Message(Part::Thinking)).then_some(ENDS[0])
+        matches!(self.state, HarmonyState::Message(Part::Thinking)).then_some(ENDS[0])
     }
 
     pub(super) fn may_think(&self) -> bool {
-        matches!(self.state, State::Header)
+        matches!(self.state, HarmonyState::Header)
     }
 
     pub(super) fn set_tools(&mut self, tools: Tools) {
@@ -112,11 +113,11 @@ impl Harmony {
                 match recipient(&header) {
                     Some(name) => {
                         let otherwise = channel(&header);
-                        self.state = State::Call { name, otherwise, open };
+                        self.state = HarmonyState::Call { name, otherwise, open };
                         self.call(text, last, out)
                     }
                     None => {
-                        self.state = State::Message(channel(&header));
+                        self.state = HarmonyState::Message(channel(&header));
                         out.give(Part::Mark, &text[..open])
                     }
                 }
@@ -136,23 +137,23 @@ impl Harmony {
         self.begun.clear();
         match earliest(text, &AFTER) {
             Some((0, mark)) if ENDS.contains(&mark) => {
-                self.state = State::Header;
+                self.state = HarmonyState::Header;
                 out.give(Part::Mark, &text[..mark.len()])
             }
             // A mark that began a rejected header is text; one that begins the next header does not
             // belong to this message.
             Some((0, mark)) => match self.state {
-                State::Header => {
-                    self.state = State::Message(part.clone());
+                HarmonyState::Header => {
+                    self.state = HarmonyState::Message(part.clone());
                     out.give(part, &text[..mark.len()])
                 }
                 _ => {
-                    self.state = State::Header;
+                    self.state = HarmonyState::Header;
                     self.header(text, last, out)
                 }
             },
             found => {
-                self.state = State::Message(part.clone());
+                self.state = HarmonyState::Message(part.clone());
                 let end = match found {
                     Some((at, _)) => at,
                     None if last => text.len(),
@@ -165,7 +166,7 @@ impl Harmony {
 
     /// The beginning of a message to a tool.
     fn call(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
-        let State::Call { name, otherwise, open } = &mut self.state else { return 0 };
+        let HarmonyState::Call { name, otherwise, open } = &mut self.state else { return 0 };
         let body = &text[*open..floor(text, *open + MAX_HEAD)];
         let begun = body.trim_start();
         let end = *open + body.len() - begun.len();
@@ -186,9 +187,11 @@ impl Harmony {
             out.whole();
         }
         self.state = match is_call {
-            true if !empty => State::Arguments { arguments: Arguments::default(), otherwise },
-            true => State::AfterArguments(otherwise),
-            false => State::NoCall,
+            true if !empty => {
+                HarmonyState::Arguments { arguments: Arguments::default(), otherwise }
+            }
+            true => HarmonyState::AfterArguments(otherwise),
+            false => HarmonyState::NoCall,
         };
         end
     }
@@ -197,7 +200,7 @@ impl Harmony {
     fn no_call(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
         let end = match earliest(text, &AFTER) {
             Some((0, mark)) => {
-                self.state = State::Header;
+                self.state = HarmonyState::Header;
                 let end = if ENDS.contains(&mark) { mark.len() } else { 0 };
                 out.more("", &text[..end]);
                 out.end();
@@ -211,17 +214,17 @@ impl Harmony {
     }
 
     fn arguments(&mut self, text: &str, last: bool, out: &mut Output<'_, '_>) -> usize {
-        let State::Arguments { arguments, otherwise } = &mut self.state else { return 0 };
+        let HarmonyState::Arguments { arguments, otherwise } = &mut self.state else { return 0 };
         let (len, ends) = arguments.take(text, &AFTER, true, last);
         if ends == Ends::Whole {
             out.more(&text[..len], &text[..len]);
             out.whole();
-            self.state = State::AfterArguments(otherwise.clone());
+            self.state = HarmonyState::AfterArguments(otherwise.clone());
             return len;
         }
         if ends != Ends::Later {
             let otherwise = otherwise.clone();
-            self.state = State::AfterArguments(otherwise.clone());
+            self.state = HarmonyState::AfterArguments(otherwise.clone());
             if len == 0 {
                 return self.after_arguments(otherwise, text, last, out);
             }
@@ -242,7 +245,7 @@ impl Harmony {
         }
         match earliest(text, &AFTER) {
             Some((0, mark)) => {
-                self.state = State::Header;
+                self.state = HarmonyState::Header;
                 match ENDS.contains(&mark) {
                     true => {
                         out.more("", mark);

@@ -3,7 +3,7 @@
 //! Invariant: decisions depend on the text alone, not on how it is cut, and at most [`MAX_HEAD`] bytes of it are looked at.
 
 use super::calls::{Call, named};
-use super::json::{MAX_HEAD, Open, Reader, Tail, within};
+use super::json::{JsonReader, MAX_HEAD, Open, Tail, within};
 use super::params::attribute;
 use super::schema::Tools;
 use super::{earliest, literals};
@@ -75,7 +75,7 @@ pub(super) fn head(place: &Place<'_>, text: &str) -> Result<Head, Open> {
 
 /// Returns true if an object without any mark before it cannot be a call of a known tool: so little of other JSON is held back.
 pub(super) fn is_other_object(keys: &Object, tools: &Tools, text: &str) -> bool {
-    let mut reader = Reader::new(text);
+    let mut reader = JsonReader::new(text);
     let mut read = || {
         reader.eat('[')?;
         reader.expect('{')?;
@@ -177,7 +177,7 @@ pub(super) fn next_in_list(
     let head = |call, at, next| Head { call, at, next, form };
     match form {
         Form::Object(keys) => match within(text, |text| {
-            let mut reader = Reader::new(text);
+            let mut reader = JsonReader::new(text);
             reader.object(keys).map(|name| (name, reader.at))
         }) {
             Err(Open::No) if text.trim_start().starts_with('{') => {
@@ -207,7 +207,7 @@ fn known(tools: Option<&Tools>, name: String) -> String {
 /// `{"name": …, "arguments": {`, alone or in a list.
 fn object(keys: &Object, text: &str) -> Result<(String, usize, Tail), Open> {
     within(text, |text| {
-        let mut reader = Reader::new(text);
+        let mut reader = JsonReader::new(text);
         let list = reader.eat('[')?;
         let name = reader.object(keys)?;
         Ok((name, reader.at, if list { Tail::List } else { Tail::Object }))

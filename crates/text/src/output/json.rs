@@ -46,14 +46,14 @@ pub(super) fn within<T>(text: &str, read: impl FnOnce(&str) -> Result<T, Open>) 
 }
 
 /// Reads JSON that may end anywhere.
-pub(super) struct Reader<'t> {
+pub(super) struct JsonReader<'t> {
     text: &'t str,
     pub(super) at: usize,
 }
 
-impl<'t> Reader<'t> {
-    pub(super) fn new(text: &'t str) -> Reader<'t> {
-        Reader { text, at: 0 }
+impl<'t> JsonReader<'t> {
+    pub(super) fn new(text: &'t str) -> JsonReader<'t> {
+        JsonReader { text, at: 0 }
     }
 
     pub(super) fn rest(&self) -> &'t str {

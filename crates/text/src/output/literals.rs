@@ -40,7 +40,7 @@ enum Expect {
 
 /// A list or an object that has not ended.
 #[derive(Debug)]
-struct Level {
+struct LiteralLevel {
     close: char,
     keys: bool,
     /// Nothing has been written in it.
@@ -54,7 +54,7 @@ struct Level {
 pub(super) struct Values {
     form: &'static Literal,
     tool: Option<usize>,
-    levels: Vec<Level>,
+    levels: Vec<LiteralLevel>,
     expect: Expect,
     /// The key whose value comes next.
     key: Option<String>,
@@ -64,7 +64,7 @@ pub(super) struct Values {
 
 impl Values {
     pub(super) fn new(form: &'static Literal, tool: Option<usize>) -> Values {
-        let level = Level { close: form.body.1, keys: true, first: true, wraps: false };
+        let level = LiteralLevel { close: form.body.1, keys: true, first: true, wraps: false };
         Values { form, tool, levels: vec![level], expect: Expect::Item, key: None, string: None }
     }
 
@@ -107,7 +107,7 @@ impl Values {
     /// Ends the innermost list or object. Returns true if it was the outermost.
     fn close(&mut self, out: &mut String) -> bool {
         let level = self.levels.pop();
-        let Some(Level { keys, first, wraps, .. }) = level else { return true };
+        let Some(LiteralLevel { keys, first, wraps, .. }) = level else { return true };
         match (wraps, self.levels.last_mut()) {
             (true, Some(outer)) => outer.first = first,
             _ => out.push(if keys { '}' } else { ']' }),
@@ -214,7 +214,7 @@ impl Values {
             self.before_value(out);
             out.push(if keys { '{' } else { '[' });
         }
-        self.levels.push(Level { close, keys, first, wraps });
+        self.levels.push(LiteralLevel { close, keys, first, wraps });
         self.expect = Expect::Item;
         Ok(1)
     }

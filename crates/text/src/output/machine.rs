@@ -6,7 +6,7 @@
 use super::calls::{self, Certainty, Output};
 use super::elements::Tree;
 use super::heads::{self, Head, MAX_BLANK, Next, Place};
-use super::json::{Arguments, Ends, Open, Reader, Tail, within};
+use super::json::{Arguments, Ends, JsonReader, Open, Tail, within};
 use super::literals::Values;
 use super::params::{Around, Params, Took};
 use super::schema::Tools;
@@ -621,7 +621,7 @@ impl Machine {
             Comma(usize),
         }
         let found = within(text, |text| {
-            let mut reader = Reader::new(text);
+            let mut reader = JsonReader::new(text);
             if tail != Tail::Item {
                 reader.object_end()?;
             }

@@ -67,7 +67,7 @@ type Each<'a> = dyn FnMut(Span<'_>) + 'a;
 const CHUNK: usize = 4096;
 
 #[derive(Debug)]
-enum State {
+enum ReaderState {
     /// As the description of a family says.
     Described(Box<Machine>),
     /// Messages with headers.
@@ -77,7 +77,7 @@ enum State {
 /// Separates the text of one answer into parts.
 #[derive(Debug)]
 pub struct Parser {
-    state: State,
+    state: ReaderState,
     holder: Holder,
     /// Text that has not been emitted yet.
     held: String,
@@ -88,18 +88,18 @@ impl Parser {
     /// characters are enough): a template may have opened the thinking already.
     pub fn new(format: Format, prompt_end: &str) -> Parser {
         let state = match format {
-            Format::Harmony => State::Harmony(Harmony::new(prompt_end)),
-            _ => State::Described(Box::new(Machine::new(format, prompt_end))),
+            Format::Harmony => ReaderState::Harmony(Harmony::new(prompt_end)),
+            _ => ReaderState::Described(Box::new(Machine::new(format, prompt_end))),
         };
         Parser::with_state(state)
     }
 
     /// Creates a parser for a text that is one call as Hermes writes them, `{"name": …, "arguments": {…}}`, in pieces.
     pub fn of_call() -> Parser {
-        Parser::with_state(State::Described(Box::new(Machine::of_call()))).in_pieces()
+        Parser::with_state(ReaderState::Described(Box::new(Machine::of_call()))).in_pieces()
     }
 
-    fn with_state(state: State) -> Parser {
+    fn with_state(state: ReaderState) -> Parser {
         Parser { state, holder: Holder::default(), held: String::new() }
     }
 
@@ -109,8 +109,8 @@ impl Parser {
     /// A call of an unknown tool is emitted once it is whole.
     pub fn with_tools(mut self, tools: Tools) -> Parser {
         match &mut self.state {
-            State::Described(machine) => machine.set_tools(tools),
-            State::Harmony(harmony) => harmony.set_tools(tools),
+            ReaderState::Described(machine) => machine.set_tools(tools),
+            ReaderState::Harmony(harmony) => harmony.set_tools(tools),
         }
         self
     }
@@ -128,16 +128,16 @@ impl Parser {
     /// The mark that ends the thinking in which the text so far ends.
     pub fn open_thinking(&self) -> Option<&'static str> {
         match &self.state {
-            State::Described(machine) => machine.open_thinking(),
-            State::Harmony(harmony) => harmony.open_thinking(),
+            ReaderState::Described(machine) => machine.open_thinking(),
+            ReaderState::Harmony(harmony) => harmony.open_thinking(),
         }
     }
 
     /// True if thinking may begin after the text so far.
     pub fn may_think(&self) -> bool {
         match &self.state {
-            State::Described(machine) => machine.may_think(),
-            State::Harmony(harmony) => harmony.may_think(),
+            ReaderState::Described(machine) => machine.may_think(),
+            ReaderState::Harmony(harmony) => harmony.may_think(),
         }
     }
 
@@ -156,8 +156,8 @@ impl Parser {
         self.run(true, each);
         let mut out = Output { each, holder: &mut self.holder };
         match &mut self.state {
-            State::Described(machine) => machine.finish(&mut out),
-            State::Harmony(_) => drop(out.end()),
+            ReaderState::Described(machine) => machine.finish(&mut out),
+            ReaderState::Harmony(_) => drop(out.end()),
         }
     }
 
@@ -167,8 +167,8 @@ impl Parser {
         while at < self.held.len() {
             let rest = &self.held[at..];
             let taken = match &mut self.state {
-                State::Described(machine) => machine.step(rest, last, &mut out),
-                State::Harmony(harmony) => harmony.step(rest, last, &mut out),
+                ReaderState::Described(machine) => machine.step(rest, last, &mut out),
+                ReaderState::Harmony(harmony) => harmony.step(rest, last, &mut out),
             };
             if taken == 0 && last {
                 at += out.give(Part::Answer, rest);

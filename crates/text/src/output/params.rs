@@ -25,12 +25,12 @@ enum Step {
     Keys,
     /// After a key, where another tag precedes the value.
     Open(String),
-    Value(Value),
+    Value(PendingValue),
 }
 
 /// An argument whose value is arriving.
 #[derive(Debug)]
-struct Value {
+struct PendingValue {
     key: String,
     kind: Kind,
     /// It may turn out to hold all arguments.
@@ -266,7 +266,8 @@ impl Params {
             push_key(&key, &mut self.first, &mut more);
             more.push('"');
         }
-        self.step = Step::Value(Value { key, kind, wraps, fresh: true, held: String::new() });
+        self.step =
+            Step::Value(PendingValue { key, kind, wraps, fresh: true, held: String::new() });
         more
     }
 }
@@ -300,7 +301,7 @@ pub(super) fn attribute(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-impl Value {
+impl PendingValue {
     fn is_streamed(&self) -> bool {
         self.kind == Kind::Text && !self.wraps
     }

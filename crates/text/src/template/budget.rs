@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 /// The reason why a rendering ends early.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum RenderStop {
     /// A limit on time or memory.
     Endless(&'static str),
     /// A limit on nesting.
@@ -20,11 +20,11 @@ pub(super) enum Stop {
     Failed(String),
 }
 
-pub(super) type Result<T> = std::result::Result<T, Stop>;
+pub(super) type Result<T> = std::result::Result<T, RenderStop>;
 
 /// Fails with the given message.
 pub(super) fn fail<T>(message: impl Into<String>) -> Result<T> {
-    Err(Stop::Failed(message.into()))
+    Err(RenderStop::Failed(message.into()))
 }
 
 /// The number of bytes that may be copied, compared or searched for one step.
@@ -51,7 +51,7 @@ impl Budget {
             None => {
                 // Nothing more is allowed after a refusal.
                 self.steps.set(0);
-                Err(Stop::Endless("it takes too many steps"))
+                Err(RenderStop::Endless("it takes too many steps"))
             }
         }
     }
@@ -89,7 +89,7 @@ impl Lease {
                 self.bytes = bytes;
                 Ok(())
             }
-            None => Err(Stop::Endless("it holds too much text and too many values at once")),
+            None => Err(RenderStop::Endless("it holds too much text and too many values at once")),
         }
     }
 }

@@ -111,7 +111,7 @@ pub(super) enum Op {
 
 /// The order of a call's arguments on the stack: positional ones, named ones, then those that these flags add.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct CallShape {
     pub(super) positional: u32,
     pub(super) named: Vec<Name>,
     /// `*args`.
@@ -150,7 +150,7 @@ pub(super) struct Program {
     pub(super) names: Vec<Box<str>>,
     pub(super) consts: Vec<Const>,
     pub(super) data: Vec<Box<str>>,
-    pub(super) shapes: Vec<Shape>,
+    pub(super) shapes: Vec<CallShape>,
     pub(super) macros: Vec<MacroCode>,
     /// Names with a special meaning: `loop`, `caller`, `kwargs`, `varargs`.
     pub(super) loop_: Name,

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use super::budget::{Result, Stop, fail};
-use super::machine::{Args, Machine};
+use super::budget::{RenderStop, Result, fail};
+use super::machine::{Args, TemplateMachine};
 use super::methods::{optional_text, the_int, the_text};
-use super::names::{Case, Compare, Ends, Filter, Side, Test, ViewKind};
+use super::names::{Case, Compare, Filter, Side, StrippedEnds, Test, ViewKind};
 use super::shown::clip;
 use super::text;
 use super::value::{Buffer, ListBuilder, Missing, Number, Seq, Text, Value};
@@ -13,7 +13,7 @@ use super::value::{Buffer, ListBuilder, Missing, Number, Seq, Text, Value};
 /// The maximum nesting of `map('map', 'map', …)`.
 const MAX_MAPS: u32 = 8;
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     pub(super) fn filter(&mut self, filter: Filter, value: Value, args: Args) -> Result<Value> {
         self.filter_at(filter, value, args, 0)
     }
@@ -27,7 +27,7 @@ impl Machine<'_> {
         depth: u32,
     ) -> Result<Value> {
         if depth > MAX_MAPS {
-            return Err(Stop::TooDeep("its filters call each other too deeply"));
+            return Err(RenderStop::TooDeep("its filters call each other too deeply"));
         }
         match filter {
             Filter::Map
@@ -108,7 +108,7 @@ impl Machine<'_> {
             Filter::Trim => {
                 let [chars] = args.bind("trim", ["chars"])?;
                 let chars = optional_text(chars, "trim")?;
-                let stripped = text::strip(&text, chars.as_ref(), Ends::Both, &budget)?;
+                let stripped = text::strip(&text, chars.as_ref(), StrippedEnds::Both, &budget)?;
                 if stripped.len() == text.len() {
                     return Ok(Value::Text(text));
                 }

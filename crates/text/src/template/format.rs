@@ -1,7 +1,7 @@
 //! Python's `%` on strings, and `str.format`.
 
 use super::budget::{Result, fail};
-use super::machine::{Args, Machine};
+use super::machine::{Args, TemplateMachine};
 use super::shown::clip;
 use super::value::{Buffer, Map, Number, Text, Value};
 
@@ -147,7 +147,7 @@ fn int_body(n: i128, kind: char, spec: &Spec) -> String {
     }
 }
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     /// Writes a field: sign, padding, body.
     fn write_field(
         &self,

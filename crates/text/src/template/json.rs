@@ -4,10 +4,10 @@
 use std::fmt::Write as _;
 
 use super::budget::{Result, fail};
-use super::machine::{Args, Machine};
+use super::machine::{Args, TemplateMachine};
 use super::value::{Buffer, Seq, Text, Value, sort};
 
-struct Style {
+struct JsonStyle {
     /// The indentation of one level of nesting; `None`: all on one line.
     indent: Option<Text>,
     sort: bool,
@@ -16,7 +16,7 @@ struct Style {
     key: Text,
 }
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     pub(super) fn json_of(&mut self, value: &Value, args: Args) -> Result<Value> {
         let [ascii, indent, separators, sort] =
             args.bind("tojson", ["ensure_ascii", "indent", "separators", "sort_keys"])?;
@@ -44,7 +44,7 @@ impl Machine<'_> {
                 _ => return fail("tojson takes two strings as 'separators'"),
             },
         };
-        let style = Style { indent, sort: truth(sort), ascii: truth(ascii), item, key };
+        let style = JsonStyle { indent, sort: truth(sort), ascii: truth(ascii), item, key };
         let mut out = Buffer::new(&self.budget)?;
         self.write_json(value, 0, &style, &mut out)?;
         out.into_value()
@@ -55,7 +55,7 @@ impl Machine<'_> {
         &self,
         value: &Value,
         depth: usize,
-        style: &Style,
+        style: &JsonStyle,
         out: &mut Buffer,
     ) -> Result<()> {
         self.budget.steps(1)?;
@@ -109,7 +109,7 @@ impl Machine<'_> {
         &self,
         items: &Seq,
         depth: usize,
-        style: &Style,
+        style: &JsonStyle,
         out: &mut Buffer,
     ) -> Result<()> {
         if items.is_empty() {
@@ -125,14 +125,14 @@ impl Machine<'_> {
     }
 }
 
-fn begin_item(number: usize, depth: usize, style: &Style, out: &mut Buffer) -> Result<()> {
+fn begin_item(number: usize, depth: usize, style: &JsonStyle, out: &mut Buffer) -> Result<()> {
     if number > 0 {
         out.push_str(&style.item)?;
     }
     new_line(depth, style, out)
 }
 
-fn new_line(depth: usize, style: &Style, out: &mut Buffer) -> Result<()> {
+fn new_line(depth: usize, style: &JsonStyle, out: &mut Buffer) -> Result<()> {
     match &style.indent {
         Some(indent) => {
             out.push('\n')?;

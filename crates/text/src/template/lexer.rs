@@ -7,7 +7,7 @@ use super::shown::clip;
 use super::text::is_space;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind<'s> {
+pub(super) enum TokenKind<'s> {
     /// Text outside tags.
     Data(&'s str),
     /// `{%`
@@ -29,7 +29,7 @@ pub(super) enum Kind<'s> {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Token<'s> {
-    pub(super) kind: Kind<'s>,
+    pub(super) kind: TokenKind<'s>,
     pub(super) line: u32,
 }
 
@@ -44,20 +44,20 @@ pub(super) fn error<T>(line: u32, message: impl Into<String>) -> Result<T, Synta
     Err(SyntaxError { line, message: message.into() })
 }
 
-impl Kind<'_> {
+impl TokenKind<'_> {
     /// For messages.
     pub(super) fn describe(&self) -> String {
         match self {
-            Kind::Data(_) => "text".into(),
-            Kind::BlockBegin => "'{%'".into(),
-            Kind::BlockEnd => "'%}'".into(),
-            Kind::PrintBegin => "'{{'".into(),
-            Kind::PrintEnd => "'}}'".into(),
-            Kind::Name(name) => format!("'{}'", clip(name)),
-            Kind::Text(_) => "a string".into(),
-            Kind::Int(_) | Kind::Float(_) => "a number".into(),
-            Kind::Op(op) => format!("'{op}'"),
-            Kind::End => "the end of the template".into(),
+            TokenKind::Data(_) => "text".into(),
+            TokenKind::BlockBegin => "'{%'".into(),
+            TokenKind::BlockEnd => "'%}'".into(),
+            TokenKind::PrintBegin => "'{{'".into(),
+            TokenKind::PrintEnd => "'}}'".into(),
+            TokenKind::Name(name) => format!("'{}'", clip(name)),
+            TokenKind::Text(_) => "a string".into(),
+            TokenKind::Int(_) | TokenKind::Float(_) => "a number".into(),
+            TokenKind::Op(op) => format!("'{op}'"),
+            TokenKind::End => "the end of the template".into(),
         }
     }
 }
@@ -69,7 +69,7 @@ const OPERATORS: [&str; 26] = [
 ];
 
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum LexState {
     Data,
     Block,
     Print,
@@ -81,7 +81,7 @@ pub(super) struct Lexer<'s> {
     source: &'s str,
     at: usize,
     line: u32,
-    state: State,
+    state: LexState,
     /// Closing brackets still expected.
     brackets: Vec<&'static str>,
     /// Only the beginning of a line precedes this offset.
@@ -105,7 +105,7 @@ fn lines_in(text: &str) -> u32 {
 impl<'s> Lexer<'s> {
     /// Creates a lexer for a source from [`normalise`].
     pub(super) fn new(source: &'s str) -> Lexer<'s> {
-        let (at, line, state, brackets) = (0, 1, State::Data, Vec::new());
+        let (at, line, state, brackets) = (0, 1, LexState::Data, Vec::new());
         Lexer { source, at, line, state, brackets, line_starting: true }
     }
 
@@ -126,19 +126,19 @@ impl<'s> Lexer<'s> {
         self.skip(rest.len() - rest.trim_start_matches(is_space).len());
     }
 
-    fn token(&self, kind: Kind<'s>) -> Token<'s> {
+    fn token(&self, kind: TokenKind<'s>) -> Token<'s> {
         Token { kind, line: self.line }
     }
 
     pub(super) fn next(&mut self) -> Result<Token<'s>, SyntaxError> {
         loop {
             let token = match self.state {
-                State::Data => self.data()?,
-                State::Raw => Some(self.raw()?),
-                State::Block | State::Print => self.inside()?,
+                LexState::Data => self.data()?,
+                LexState::Raw => Some(self.raw()?),
+                LexState::Block | LexState::Print => self.inside()?,
             };
             match token {
-                Some(Token { kind: Kind::Data(""), .. }) | None => {}
+                Some(Token { kind: TokenKind::Data(""), .. }) | None => {}
                 Some(token) => return Ok(token),
             }
         }
@@ -166,9 +166,9 @@ impl<'s> Lexer<'s> {
         let opens = |at: &usize| bytes[*at] == b'{' && matches!(bytes[at + 1], b'%' | b'{' | b'#');
         let Some(at) = (0..bytes.len().saturating_sub(1)).find(opens) else {
             if rest.is_empty() {
-                return Ok(Some(self.token(Kind::End)));
+                return Ok(Some(self.token(TokenKind::End)));
             }
-            let token = self.token(Kind::Data(rest));
+            let token = self.token(TokenKind::Data(rest));
             self.skip(rest.len());
             return Ok(Some(token));
         };
@@ -177,7 +177,7 @@ impl<'s> Lexer<'s> {
         if at > 0 {
             // The tag itself follows with the next call.
             let text = self.before_tag(&rest[..at], sign, opening == b'{');
-            let token = self.token(Kind::Data(text));
+            let token = self.token(TokenKind::Data(text));
             self.skip(at);
             // Whether the tag begins a line has been determined.
             self.line_starting = false;
@@ -191,20 +191,20 @@ impl<'s> Lexer<'s> {
                 Ok(None)
             }
             b'{' => {
-                let token = self.token(Kind::PrintBegin);
+                let token = self.token(TokenKind::PrintBegin);
                 self.skip(length);
-                self.state = State::Print;
+                self.state = LexState::Print;
                 Ok(Some(token))
             }
             _ => {
                 if let Some(length) = raw_tag(&rest[length..], "raw") {
                     self.skip(rest.len() - length.len());
-                    self.state = State::Raw;
+                    self.state = LexState::Raw;
                     return Ok(None);
                 }
-                let token = self.token(Kind::BlockBegin);
+                let token = self.token(TokenKind::BlockBegin);
                 self.skip(length);
-                self.state = State::Block;
+                self.state = LexState::Block;
                 Ok(Some(token))
             }
         }
@@ -247,12 +247,12 @@ impl<'s> Lexer<'s> {
                 continue;
             };
             let text = self.before_tag(&rest[..at], sign, false);
-            let token = self.token(Kind::Data(text));
+            let token = self.token(TokenKind::Data(text));
             let end = &rest.as_bytes()[..rest.len() - after.len()];
             let sign = end.get(end.len() - 3).copied().filter(|b| matches!(b, b'-' | b'+'));
             self.skip(end.len());
             self.after_tag(sign);
-            self.state = State::Data;
+            self.state = LexState::Data;
             return Ok(token);
         }
         error(line, "the raw block that begins here has no end ('{% endraw %}')")
@@ -279,7 +279,7 @@ impl<'s> Lexer<'s> {
         }
         if c == '_' || c.is_alphabetic() {
             let end = rest.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(rest.len());
-            let token = self.token(Kind::Name(&rest[..end]));
+            let token = self.token(TokenKind::Name(&rest[..end]));
             self.skip(end);
             return Ok(Some(token));
         }
@@ -291,7 +291,7 @@ impl<'s> Lexer<'s> {
             return error(self.line, format!("there is a character that means nothing: '{c}'"));
         };
         self.balance(op)?;
-        let token = self.token(Kind::Op(op));
+        let token = self.token(TokenKind::Op(op));
         self.skip(op.len());
         Ok(Some(token))
     }
@@ -315,16 +315,16 @@ impl<'s> Lexer<'s> {
 
     /// The end of the tag, if it is next.
     fn closing(&mut self, bytes: &[u8]) -> Option<Token<'s>> {
-        let print = self.state == State::Print;
+        let print = self.state == LexState::Print;
         let sign = bytes.first().copied().filter(|b| *b == b'-' || (*b == b'+' && !print));
         let closing: &[u8] = if print { b"}}" } else { b"%}" };
         let skipped = usize::from(sign.is_some());
         if !bytes[skipped..].starts_with(closing) {
             return None;
         }
-        let token = self.token(if print { Kind::PrintEnd } else { Kind::BlockEnd });
+        let token = self.token(if print { TokenKind::PrintEnd } else { TokenKind::BlockEnd });
         self.skip(skipped + 2);
-        self.state = State::Data;
+        self.state = LexState::Data;
         // After `}}` a line end remains.
         let sign = if print && sign.is_none() { Some(b'+') } else { sign };
         self.after_tag(sign);
@@ -345,7 +345,7 @@ impl<'s> Lexer<'s> {
             let end = digits_end(digits, |b| char::from(b).is_digit(radix), true);
             if end > 0 {
                 let value = i128::from_str_radix(&plain(&digits[..end]), radix);
-                let token = self.token(Kind::Int(value.map_err(too_large)?));
+                let token = self.token(TokenKind::Int(value.map_err(too_large)?));
                 self.skip(2 + end);
                 return Ok(token);
             }
@@ -366,13 +366,13 @@ impl<'s> Lexer<'s> {
             }
         }
         let kind = if end > whole {
-            Kind::Float(plain(&rest[..end]).parse().unwrap_or(f64::NAN))
+            TokenKind::Float(plain(&rest[..end]).parse().unwrap_or(f64::NAN))
         } else {
             // As in Python, 0 may be repeated, and no other number begins with 0.
             if rest.starts_with('0') {
                 end = digits_end(rest, |b| b == b'0', false);
             }
-            Kind::Int(plain(&rest[..end]).parse().map_err(too_large)?)
+            TokenKind::Int(plain(&rest[..end]).parse().map_err(too_large)?)
         };
         let token = self.token(kind);
         self.skip(end);
@@ -392,7 +392,7 @@ impl<'s> Lexer<'s> {
                 let inner = &rest[1..at];
                 let line = self.line;
                 let text = if escapes { unescape(inner, line)?.into() } else { inner.into() };
-                let token = self.token(Kind::Text(text));
+                let token = self.token(TokenKind::Text(text));
                 self.skip(at + 1);
                 return Ok(token);
             }

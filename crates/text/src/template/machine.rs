@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::budget::{Budget, Lease, Result, Stop, fail};
+use super::budget::{Budget, Lease, RenderStop, Result, fail};
 use super::clock::Time;
 use super::code::{Const, Name, Op, Program};
 use super::shown::clip;
@@ -17,7 +17,7 @@ const MAX_CALLS: usize = 250;
 const VARIABLE: usize = 64;
 
 /// An object that can change, or refer to itself.
-pub(super) enum Object {
+pub(super) enum TemplateObject {
     Namespace(Vec<(Text, Value)>),
     Cycler {
         items: Seq,
@@ -134,7 +134,7 @@ impl Args {
     }
 }
 
-pub(super) struct Machine<'t> {
+pub(super) struct TemplateMachine<'t> {
     pub(super) program: &'t Program,
     pub(super) budget: Rc<Budget>,
     names: Vec<Text>,
@@ -149,7 +149,7 @@ pub(super) struct Machine<'t> {
     loops: Vec<LoopState>,
     loops_begun: u32,
     frames: Vec<Frame>,
-    pub(super) objects: Vec<Object>,
+    pub(super) objects: Vec<TemplateObject>,
     /// Memory held by the objects.
     objects_lease: Lease,
     pub(super) chars: RefCell<[Option<Value>; 128]>,
@@ -158,14 +158,14 @@ pub(super) struct Machine<'t> {
     pub(super) now: Time,
 }
 
-impl<'t> Machine<'t> {
+impl<'t> TemplateMachine<'t> {
     /// Creates a machine; `variable` provides the initial values of the template's variables.
     pub(super) fn new(
         program: &'t Program,
         budget: Rc<Budget>,
         now: Time,
         mut variable: impl FnMut(&str) -> Result<Option<Value>>,
-    ) -> Result<Machine<'t>> {
+    ) -> Result<TemplateMachine<'t>> {
         let mut names = Vec::with_capacity(program.names.len());
         let mut globals = Vec::with_capacity(program.names.len());
         for name in &program.names {
@@ -181,7 +181,7 @@ impl<'t> Machine<'t> {
             });
         }
         let root = Scope { parent: 0, vars: Vec::new(), captured: true, lease: budget.lease(0)? };
-        Ok(Machine {
+        Ok(TemplateMachine {
             program,
             names,
             consts,
@@ -204,7 +204,7 @@ impl<'t> Machine<'t> {
     }
 
     /// Runs the template; returns its text, or the reason why there is none and the line.
-    pub(super) fn run(mut self) -> std::result::Result<String, (Stop, u32)> {
+    pub(super) fn run(mut self) -> std::result::Result<String, (RenderStop, u32)> {
         match self.steps() {
             Ok(()) => Ok(self.outs.pop().map(Buffer::into_string).unwrap_or_default()),
             Err(stop) => {
@@ -564,7 +564,7 @@ impl<'t> Machine<'t> {
         let value = self.pop();
         let object = self.load(namespace)?;
         if let Value::Object(at) = object
-            && let Object::Namespace(vars) = &mut self.objects[at as usize]
+            && let TemplateObject::Namespace(vars) = &mut self.objects[at as usize]
         {
             let name = self.names[attribute as usize].clone();
             self.budget.steps(vars.len())?;
@@ -591,8 +591,8 @@ impl<'t> Machine<'t> {
         Ok(vars.iter().find(|(n, _)| **n == *name).map(|(_, value)| value.clone()))
     }
 
-    pub(super) fn new_object(&mut self, object: Object) -> Result<Value> {
-        let vars = if let Object::Namespace(vars) = &object { vars.len() } else { 0 };
+    pub(super) fn new_object(&mut self, object: TemplateObject) -> Result<Value> {
+        let vars = if let TemplateObject::Namespace(vars) = &object { vars.len() } else { 0 };
         let more = (vars + 2) * VARIABLE;
         self.objects_lease.resize(self.objects_lease.bytes() + more)?;
         let index = self.objects.len() as u32;
@@ -640,7 +640,7 @@ impl<'t> Machine<'t> {
             self.scopes[at as usize].captured = true;
             at = self.scopes[at as usize].parent;
         }
-        self.new_object(Object::Macro { code, scope: self.scope })
+        self.new_object(TemplateObject::Macro { code, scope: self.scope })
     }
 
     // Loops.
@@ -798,11 +798,11 @@ impl<'t> Machine<'t> {
     fn call(&mut self, callee: &Value, args: Args) -> Result<()> {
         let result = match callee {
             Value::Object(at) => match &mut self.objects[*at as usize] {
-                Object::Macro { code, scope } => {
+                TemplateObject::Macro { code, scope } => {
                     let (code, scope) = (*code, *scope);
                     return self.call_macro(code, scope, args);
                 }
-                Object::Joiner { separator, used } => {
+                TemplateObject::Joiner { separator, used } => {
                     args.bind("a joiner", [])?;
                     match std::mem::replace(used, true) {
                         false => Value::text("", &self.budget)?,
@@ -825,7 +825,7 @@ impl<'t> Machine<'t> {
 
     fn call_macro(&mut self, code: u32, scope: u32, args: Args) -> Result<()> {
         if self.frames.len() >= MAX_CALLS {
-            return Err(Stop::TooDeep("its macros call each other too deeply"));
+            return Err(RenderStop::TooDeep("its macros call each other too deeply"));
         }
         self.frames.push(Frame {
             back: self.pc as u32,

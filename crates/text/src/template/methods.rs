@@ -1,9 +1,9 @@
 //! Attributes and methods of values, as Python has them and the immutable sandbox permits them.
 
-use super::budget::{Result, Stop, fail};
+use super::budget::{RenderStop, Result, fail};
 use super::code::Name;
-use super::machine::{Args, Machine, Object};
-use super::names::{Case, Ends, Method, Side, ViewKind, text_method};
+use super::machine::{Args, TemplateMachine, TemplateObject};
+use super::names::{Case, Method, Side, StrippedEnds, ViewKind, text_method};
 use super::shown::readable;
 use super::text;
 use super::value::{Buffer, Builtin, ListBuilder, MapBuilder, Missing, Range, Text, Value};
@@ -20,7 +20,7 @@ fn changes(object: &Value, name: &str) -> bool {
     }
 }
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     /// `object.name`, as in the sandbox: a missing attribute is undefined.
     pub(super) fn attr(&mut self, object: &Value, name: Name) -> Result<Value> {
         self.defined(object)?;
@@ -76,14 +76,16 @@ impl Machine<'_> {
 
     fn object_attr(&self, at: u32, name: &str) -> Result<Option<Value>> {
         match &self.objects[at as usize] {
-            Object::Namespace(vars) if !name.starts_with('_') => self.namespace_get(vars, name),
-            Object::Cycler { items, at: place } => match name {
+            TemplateObject::Namespace(vars) if !name.starts_with('_') => {
+                self.namespace_get(vars, name)
+            }
+            TemplateObject::Cycler { items, at: place } => match name {
                 "current" => Ok(Some(items[*place].clone())),
                 "next" => Value::Object(at).bound(Method::CyclerNext, &self.budget).map(Some),
                 "reset" => Value::Object(at).bound(Method::CyclerReset, &self.budget).map(Some),
                 _ => Ok(None),
             },
-            Object::Macro { code, .. } if name == "name" => {
+            TemplateObject::Macro { code, .. } if name == "name" => {
                 match self.program.macros[*code as usize].name {
                     Some(name) => Value::text(self.name(name), &self.budget).map(Some),
                     None => Ok(Some(Value::None)),
@@ -150,7 +152,7 @@ impl Machine<'_> {
             }
             (Value::Object(at), Method::CyclerNext | Method::CyclerReset) => {
                 args.bind("a cycler's method", [])?;
-                let Object::Cycler { items, at } = &mut self.objects[*at as usize] else {
+                let TemplateObject::Cycler { items, at } = &mut self.objects[*at as usize] else {
                     return Ok(Value::None);
                 };
                 let current = items[*at].clone();
@@ -249,7 +251,7 @@ impl Machine<'_> {
     }
 
     /// `strip`, `lstrip`, `rstrip`.
-    fn stripped(&mut self, text: &Text, ends: Ends, args: Args) -> Result<Value> {
+    fn stripped(&mut self, text: &Text, ends: StrippedEnds, args: Args) -> Result<Value> {
         let budget = std::rc::Rc::clone(&self.budget);
         let [chars] = args.bind("strip", ["chars"])?;
         let chars = optional_text(chars, "strip")?;
@@ -432,14 +434,14 @@ impl Machine<'_> {
                         vars.push((key.clone(), value.clone()));
                     }
                 }
-                self.new_object(Object::Namespace(vars))
+                self.new_object(TemplateObject::Namespace(vars))
             }
             Builtin::Cycler => {
                 if args.positional.is_empty() || !args.named.is_empty() {
                     return fail("cycler takes the values to cycle through");
                 }
                 let items = super::value::Seq::new(args.positional, &self.budget)?;
-                self.new_object(Object::Cycler { items, at: 0 })
+                self.new_object(TemplateObject::Cycler { items, at: 0 })
             }
             Builtin::Joiner => {
                 let [separator] = args.bind("joiner", ["sep"])?;
@@ -447,12 +449,12 @@ impl Machine<'_> {
                     Some(separator) => separator,
                     None => Value::text(", ", &self.budget)?,
                 };
-                self.new_object(Object::Joiner { separator, used: false })
+                self.new_object(TemplateObject::Joiner { separator, used: false })
             }
             Builtin::RaiseException => {
                 let [message] = args.require("raise_exception", ["message"], 1)?;
                 let message = self.text_of(&message.unwrap_or(Value::None))?;
-                Err(Stop::Refused(readable(&message)))
+                Err(RenderStop::Refused(readable(&message)))
             }
             Builtin::StrftimeNow => {
                 let [format] = args.require("strftime_now", ["format"], 1)?;
@@ -524,7 +526,7 @@ fn range(args: Args) -> Result<Value> {
         None => i128::MAX,
     };
     if len > MAX_RANGE {
-        return Err(Stop::Endless("it asks for a range of more than 100000 numbers"));
+        return Err(RenderStop::Endless("it asks for a range of more than 100000 numbers"));
     }
     // With at most one number the step is irrelevant.
     let step = i64::try_from(step).or(if len < 2 { Ok(1) } else { Err(()) });

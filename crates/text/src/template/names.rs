@@ -14,7 +14,7 @@ pub(super) enum Case {
 
 /// The ends of a text to strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ends {
+pub(super) enum StrippedEnds {
     Both,
     Left,
     Right,
@@ -227,7 +227,7 @@ pub(super) enum Method {
     Split(bool),
     SplitLines,
     StartsWith,
-    Strip(Ends),
+    Strip(StrippedEnds),
     Zfill,
     Copy,
     Get,
@@ -281,9 +281,9 @@ pub(super) fn text_method(name: &str) -> Option<Method> {
         "rsplit" => Method::Split(true),
         "splitlines" => Method::SplitLines,
         "startswith" => Method::StartsWith,
-        "strip" => Method::Strip(Ends::Both),
-        "lstrip" => Method::Strip(Ends::Left),
-        "rstrip" => Method::Strip(Ends::Right),
+        "strip" => Method::Strip(StrippedEnds::Both),
+        "lstrip" => Method::Strip(StrippedEnds::Left),
+        "rstrip" => Method::Strip(StrippedEnds::Right),
         "zfill" => Method::Zfill,
         _ => return None,
     })

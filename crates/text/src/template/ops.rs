@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use super::budget::{Result, Stop, fail};
+use super::budget::{RenderStop, Result, fail};
 use super::code::Binary;
-use super::machine::Machine;
+use super::machine::TemplateMachine;
 use super::names::{Compare, ViewKind};
 use super::shown::clip;
 use super::text;
@@ -37,11 +37,11 @@ struct Cut {
     len: usize,
 }
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     /// Returns an error if the value is undefined.
     pub(super) fn defined(&self, value: &Value) -> Result<()> {
         match value {
-            Value::Undefined(missing) => Err(Stop::Failed(self.describe_missing(*missing))),
+            Value::Undefined(missing) => Err(RenderStop::Failed(self.describe_missing(*missing))),
             _ => Ok(()),
         }
     }
@@ -337,7 +337,7 @@ impl Machine<'_> {
             Value::Dict(map) => match map.get(key, &self.budget) {
                 Ok(found) => found.cloned(),
                 // A value that cannot be a key is not found.
-                Err(Stop::Failed(_)) => None,
+                Err(RenderStop::Failed(_)) => None,
                 Err(stop) => return Err(stop),
             },
             Value::List(items) | Value::Tuple(items) | Value::Group(items) => {

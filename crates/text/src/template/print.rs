@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use unicode_general_category::{GeneralCategory as Category, get_general_category};
 
-use super::budget::{Result, Stop};
-use super::machine::{Machine, Object};
+use super::budget::{RenderStop, Result};
+use super::machine::{TemplateMachine, TemplateObject};
 use super::names::ViewKind;
 use super::value::{Buffer, MAX_DEPTH, Seq, Value};
 
@@ -79,7 +79,7 @@ pub(super) fn quoted(text: &str, out: &mut Buffer) -> Result<()> {
     out.push(quote)
 }
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     /// Appends `str(value)` to `out`.
     pub(super) fn write(&self, value: &Value, out: &mut Buffer) -> Result<()> {
         match value {
@@ -93,7 +93,7 @@ impl Machine<'_> {
     /// limited here because namespaces may contain themselves.
     pub(super) fn write_repr(&self, value: &Value, depth: u32, out: &mut Buffer) -> Result<()> {
         if depth > MAX_DEPTH {
-            return Err(Stop::TooDeep("it prints values that nest too deeply"));
+            return Err(RenderStop::TooDeep("it prints values that nest too deeply"));
         }
         self.budget.steps(1)?;
         match value {
@@ -163,7 +163,7 @@ impl Machine<'_> {
 
     fn write_object(&self, index: u32, depth: u32, out: &mut Buffer) -> Result<()> {
         match &self.objects[index as usize] {
-            Object::Namespace(vars) => {
+            TemplateObject::Namespace(vars) => {
                 out.push_str("<Namespace {")?;
                 for (i, (key, value)) in vars.iter().enumerate() {
                     out.push_str(if i > 0 { ", " } else { "" })?;
@@ -173,7 +173,7 @@ impl Machine<'_> {
                 }
                 out.push_str("}>")
             }
-            Object::Macro { code, .. } => match self.program.macros[*code as usize].name {
+            TemplateObject::Macro { code, .. } => match self.program.macros[*code as usize].name {
                 Some(name) => {
                     out.push_str("<Macro ")?;
                     quoted(self.name(name), out)?;
@@ -181,8 +181,8 @@ impl Machine<'_> {
                 }
                 None => out.push_str("<Macro anonymous>"),
             },
-            Object::Cycler { .. } => out.push_str("<Cycler>"),
-            Object::Joiner { .. } => out.push_str("<Joiner>"),
+            TemplateObject::Cycler { .. } => out.push_str("<Cycler>"),
+            TemplateObject::Joiner { .. } => out.push_str("<Joiner>"),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::budget::{Result, fail};
-use super::machine::{Args, Machine};
+use super::machine::{Args, TemplateMachine};
 use super::methods::the_int;
 use super::names::{Filter, ViewKind};
 use super::value::{Buffer, ListBuilder, Missing, Seq, Value, hashable, sort};
@@ -12,7 +12,7 @@ fn truth(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.truth())
 }
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     pub(super) fn filter_items(
         &mut self,
         filter: Filter,

@@ -1,13 +1,13 @@
 //! jinja2's tests: `x is defined`, and those that `select` and the like take by name.
 
 use super::budget::{Result, fail};
-use super::machine::{Args, Machine};
+use super::machine::{Args, TemplateMachine};
 use super::methods::the_int;
 use super::names::{Filter, Is, Test};
 use super::text;
 use super::value::{Number, Value};
 
-impl Machine<'_> {
+impl TemplateMachine<'_> {
     /// The tests that compare a value with another one.
     fn test_beside(&mut self, test: Test, value: &Value, args: Args) -> Result<bool> {
         let [other] = args.require("the test", ["other"], 1)?;
@@ -39,7 +39,8 @@ impl Machine<'_> {
             Test::Callable => match value {
                 Value::Object(at) => matches!(
                     self.objects[*at as usize],
-                    super::machine::Object::Macro { .. } | super::machine::Object::Joiner { .. }
+                    super::machine::TemplateObject::Macro { .. }
+                        | super::machine::TemplateObject::Joiner { .. }
                 ),
                 // An undefined value has `__call__`, which fails.
                 Value::Undefined(_) => true,

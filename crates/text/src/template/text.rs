@@ -1,7 +1,7 @@
 //! Python's methods on strings, as functions.
 
 use super::budget::{Budget, Result, fail};
-use super::names::{Case, Ends, Is, Side};
+use super::names::{Case, Is, Side, StrippedEnds};
 use super::print::printable;
 use super::value::{Buffer, ListBuilder, Text, Value};
 
@@ -47,12 +47,12 @@ pub(super) fn lines(text: &str, ends: bool) -> impl Iterator<Item = &str> {
 pub(super) fn strip<'t>(
     text: &'t str,
     chars: Option<&Text>,
-    ends: Ends,
+    ends: StrippedEnds,
     budget: &Rc<Budget>,
 ) -> Result<&'t str> {
     let trimmed = |is: &dyn Fn(char) -> bool| {
-        let text = if ends == Ends::Right { text } else { text.trim_start_matches(is) };
-        if ends == Ends::Left { text } else { text.trim_end_matches(is) }
+        let text = if ends == StrippedEnds::Right { text } else { text.trim_start_matches(is) };
+        if ends == StrippedEnds::Left { text } else { text.trim_end_matches(is) }
     };
     budget.bytes(text.len())?;
     let Some(chars) = chars else { return Ok(trimmed(&is_space)) };

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use super::budget::{Budget, Lease, Result, Stop, fail};
+use super::budget::{Budget, Lease, RenderStop, Result, fail};
 use super::code::Name;
 use super::names::{Method, ViewKind};
 
@@ -319,7 +319,7 @@ impl ListBuilder {
 
 fn nest(depth: u32) -> Result<u32> {
     if depth >= MAX_DEPTH {
-        return Err(Stop::TooDeep("it nests values too deeply"));
+        return Err(RenderStop::TooDeep("it nests values too deeply"));
     }
     Ok(depth + 1)
 }
@@ -420,7 +420,7 @@ impl MapBuilder {
     pub(super) fn finish(mut self) -> Result<Map> {
         let depth = nest(self.depth)?;
         let Ok(len) = u32::try_from(self.entries.len()) else {
-            return Err(Stop::Endless("a dictionary has too many entries"));
+            return Err(RenderStop::Endless("a dictionary has too many entries"));
         };
         let mut order: Vec<u32> = (0..len).collect();
         let entries = &mut self.entries;

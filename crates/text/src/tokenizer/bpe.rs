@@ -17,13 +17,13 @@ use super::alphabet;
 use super::stop::StopCheck;
 use super::symbols::{NONE, Symbol, char_len, cut, join};
 use super::table::Table;
-use super::texts::Texts;
+use super::texts::StringArray;
 use super::vocab::{Lookup, spell_byte};
 
 /// The merges that a text can need, by rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Merges<'m> {
-    pub(crate) texts: &'m Texts,
+    pub(crate) texts: &'m StringArray,
     pub(crate) table: &'m Table,
 }
 

@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-use super::vocab::{Kind, Vocab};
+use super::vocab::{TokenBits, Vocab};
 
 /// No node, or no spelling.
 const NONE: u32 = u32::MAX;
@@ -74,9 +74,9 @@ impl Finder {
         let spelling = |&(id, text): &(u32, &[u8])| Spelling {
             id,
             len: text.len() as u32,
-            user: !vocab.kind(id).has(Kind::CONTROL.or(Kind::UNKNOWN)),
-            strip_left: vocab.kind(id).has(Kind::STRIP_LEFT),
-            strip_right: vocab.kind(id).has(Kind::STRIP_RIGHT),
+            user: !vocab.kind(id).has(TokenBits::CONTROL.or(TokenBits::UNKNOWN)),
+            strip_left: vocab.kind(id).has(TokenBits::STRIP_LEFT),
+            strip_right: vocab.kind(id).has(TokenBits::STRIP_RIGHT),
         };
         let spellings: Vec<Spelling> = found.iter().map(spelling).collect();
         let texts: Vec<&[u8]> = found.iter().map(|(_, text)| *text).collect();
@@ -112,7 +112,7 @@ impl Finder {
         let found = self.find(text.as_bytes(), search);
         let mut fragments = Vec::with_capacity(2 * found.len() + 1);
         let mut from = 0;
-        for Found { taken, id, .. } in found {
+        for FoundToken { taken, id, .. } in found {
             if taken.start > from {
                 fragments.push(Fragment::Text(from, taken.start));
             }
@@ -129,10 +129,10 @@ impl Finder {
     /// spells no other.
     pub(crate) fn control(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
         let found = self.find(text.as_bytes(), Search::Control).into_iter();
-        found.map(|Found { taken, .. }| taken.start as usize..taken.end as usize)
+        found.map(|FoundToken { taken, .. }| taken.start as usize..taken.end as usize)
     }
 
-    fn find(&self, text: &[u8], search: Search<'_>) -> Vec<Found> {
+    fn find(&self, text: &[u8], search: Search<'_>) -> Vec<FoundToken> {
         let mut queue = Vec::new();
         self.automaton.longest(text, |at, longest| {
             let best = self.that_fits(longest, at, text.len() - at, search);
@@ -163,7 +163,7 @@ impl Finder {
             if taken.end < to {
                 free.insert(taken.end, to);
             }
-            found.push(Found { taken, id: self.spellings[spelling as usize].id });
+            found.push(FoundToken { taken, id: self.spellings[spelling as usize].id });
         }
         found.sort_unstable_by_key(|found| found.taken.start);
         found
@@ -195,7 +195,7 @@ impl Finder {
 }
 
 /// A token and the bytes of the text that it covers.
-struct Found {
+struct FoundToken {
     taken: Range<u32>,
     id: u32,
 }
@@ -391,7 +391,7 @@ mod tests {
     use super::*;
 
     /// Creates a finder of these spellings.
-    fn finder(spellings: &[(&str, Kind)]) -> (Finder, Vocab) {
+    fn finder(spellings: &[(&str, TokenBits)]) -> (Finder, Vocab) {
         let texts: Vec<&str> = spellings.iter().map(|(text, _)| *text).collect();
         let mut vocab = Vocab::of(&texts, &[]).unwrap();
         for (id, &(_, kind)) in (0..).zip(spellings) {
@@ -404,7 +404,7 @@ mod tests {
 
     /// The rule itself: length by length, each from the left.
     fn by_the_rule(text: &str, vocab: &Vocab, search: Search<'_>) -> Vec<Fragment> {
-        let control = Kind::CONTROL.or(Kind::UNKNOWN);
+        let control = TokenBits::CONTROL.or(TokenBits::UNKNOWN);
         let bytes = text.as_bytes();
         let is_space = |at: usize| matches!(bytes[at], b' ' | 0x09..=0x0d);
         let mut out = vec![Fragment::Text(0, bytes.len() as u32)];
@@ -430,7 +430,9 @@ mod tests {
                         };
                         match kind.has(control) {
                             true => !plain,
-                            false => kind.has(Kind::USER) && !matches!(search, Search::Control),
+                            false => {
+                                kind.has(TokenBits::USER) && !matches!(search, Search::Control)
+                            }
                         }
                     });
                     let Some(id) = id else {
@@ -440,7 +442,7 @@ mod tests {
                     let strips =
                         |kind| vocab.kind(id).has(kind) && !matches!(search, Search::Control);
                     let mut left = at;
-                    while strips(Kind::STRIP_LEFT) && left > from && is_space(left - 1) {
+                    while strips(TokenBits::STRIP_LEFT) && left > from && is_space(left - 1) {
                         left -= 1;
                     }
                     if left > from {
@@ -448,7 +450,7 @@ mod tests {
                     }
                     next.push(Fragment::Token(id));
                     from = at + len;
-                    while strips(Kind::STRIP_RIGHT) && from < to && is_space(from) {
+                    while strips(TokenBits::STRIP_RIGHT) && from < to && is_space(from) {
                         from += 1;
                     }
                     at = from;
@@ -471,8 +473,8 @@ mod tests {
             seed ^= seed << 17;
             seed % below
         };
-        let kinds = [Kind::USER, Kind::CONTROL, Kind::UNKNOWN, Kind::NORMAL]
-            .map(|kind| [kind, kind.or(Kind::STRIP_LEFT), kind.or(Kind::STRIP_RIGHT)]);
+        let kinds = [TokenBits::USER, TokenBits::CONTROL, TokenBits::UNKNOWN, TokenBits::NORMAL]
+            .map(|kind| [kind, kind.or(TokenBits::STRIP_LEFT), kind.or(TokenBits::STRIP_RIGHT)]);
         for round in 0..3000 {
             // Few letters, so that spellings overlap in every way.
             let alphabet = &["a", "b", " ", "é"][..2 + round % 3];
@@ -485,7 +487,7 @@ mod tests {
             words.sort();
             words.dedup();
             let mut kind = || kinds[random(4) as usize][random(6).min(2) as usize];
-            let spellings: Vec<(&str, Kind)> = words.iter().map(|w| (&**w, kind())).collect();
+            let spellings: Vec<(&str, TokenBits)> = words.iter().map(|w| (&**w, kind())).collect();
             let (finder, vocab) = finder(&spellings);
             let cut = random(text.len() as u64) as usize;
             let plain = [cut / 2..cut, cut + 1..cut + 3];
@@ -505,7 +507,8 @@ mod tests {
         // rule literally is the text times all lengths, 10^13 bytes compared.
         const LENGTHS: usize = 4000;
         let words: Vec<String> = (1..=LENGTHS).map(|n| "a".repeat(n)).collect();
-        let spellings: Vec<(&str, Kind)> = words.iter().map(|w| (&**w, Kind::CONTROL)).collect();
+        let spellings: Vec<(&str, TokenBits)> =
+            words.iter().map(|w| (&**w, TokenBits::CONTROL)).collect();
         let (finder, _) = finder(&spellings);
         let text = "a".repeat(1_000_000);
         let found = finder.partition(&text, Search::Around(&[]));

@@ -50,9 +50,9 @@ use spm::Spm;
 use stop::StopCheck;
 pub(crate) use stop::never;
 use tables::Tables;
-use texts::{Texts, TooLarge};
+use texts::{StringArray, TooLarge};
 use unigram::Unigram;
-use vocab::{Kind, Lookup, Vocab, byte_of};
+use vocab::{Lookup, TokenBits, Vocab, byte_of};
 
 /// The longest text that can be encoded at once, in bytes: symbols are counted in 32 bits after
 /// every space has become three bytes.
@@ -72,7 +72,7 @@ pub struct EncodeOptions {
 enum Algorithm {
     Spm,
     Unigram(Unigram),
-    Bpe { merges: Texts, pre: Pre },
+    Bpe { merges: StringArray, pre: Pre },
 }
 
 /// A vocabulary and the rule that turns text into its tokens.
@@ -127,10 +127,10 @@ impl Tokenizer {
         };
 
         let mut vocab = Vocab::new(gguf, pieces, special::spellings())?;
-        let merges = || -> Result<Texts, TokenizerError> {
+        let merges = || -> Result<StringArray, TokenizerError> {
             const MERGES: &str = "tokenizer.ggml.merges";
             let merges = vocab::strings(gguf, MERGES)?.keep(pieces);
-            Texts::new(merges, |_| {}).map_err(|TooLarge| vocab::too_large(MERGES))
+            StringArray::new(merges, |_| {}).map_err(|TooLarge| vocab::too_large(MERGES))
         };
         let merges = pre.is_some().then(merges).transpose()?;
         let defaults = defaults(pre.as_ref(), model);
@@ -338,11 +338,11 @@ impl Tokenizer {
     pub fn decode_special(&self, id: u32, out: &mut Vec<u8>) {
         let kind = self.vocab.kind(id);
         let text = self.token_text(id);
-        if kind.has(Kind::CONTROL.or(Kind::UNKNOWN).or(Kind::USER)) {
+        if kind.has(TokenBits::CONTROL.or(TokenBits::UNKNOWN).or(TokenBits::USER)) {
             out.extend_from_slice(text);
-        } else if kind.has(Kind::BYTE) {
+        } else if kind.has(TokenBits::BYTE) {
             out.extend(byte_of(text));
-        } else if kind.has(Kind::NORMAL) {
+        } else if kind.has(TokenBits::NORMAL) {
             match &self.algorithm {
                 Algorithm::Bpe { pre, .. } if !pre.raw_bytes => alphabet::push_decoded(text, out),
                 _ => push_unescaped(text, out),
@@ -417,7 +417,7 @@ impl Tokenizer {
 
     /// True if the token has a spelling but no text (control and unknown tokens).
     pub fn is_control(&self, id: u32) -> bool {
-        self.vocab.kind(id).has(Kind::CONTROL.or(Kind::UNKNOWN))
+        self.vocab.kind(id).has(TokenBits::CONTROL.or(TokenBits::UNKNOWN))
     }
 
     /// The text of a token as stored in the file (`Ġthe`, `▁the`, `<0x0A>`); empty for an id that

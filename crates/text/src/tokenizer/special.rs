@@ -7,7 +7,7 @@
 use alight_formats::gguf::{Gguf, GgufError};
 
 use super::error::TokenizerError;
-use super::vocab::{Kind, SPECIAL, Vocab};
+use super::vocab::{SPECIAL, TokenBits, Vocab};
 use crate::format::Format;
 
 /// Lists tokens that end an answer, for models with more than llama.cpp has keys for. `alight convert` writes it.
@@ -229,7 +229,7 @@ impl SpecialIds {
         }
         for spelling in HARMONY {
             if let Some(id) = vocab.id(spelling.as_bytes()) {
-                vocab.set_kind(id, Kind::USER);
+                vocab.set_kind(id, TokenBits::USER);
             }
         }
 
@@ -245,12 +245,12 @@ impl SpecialIds {
             && calls
             && (has("<|return|>") || has("<|flush|>"))
         {
-            not_ends.push((id, Kind::USER));
+            not_ends.push((id, TokenBits::USER));
         }
         if let Some(id) = end_id("</s>")
             && (has("<|tool_response>") || has("<|plamo:eos|>"))
         {
-            not_ends.push((id, Kind::NORMAL));
+            not_ends.push((id, TokenBits::NORMAL));
         }
         for (id, kind) in not_ends {
             ends.retain(|&end| end != id);
@@ -269,7 +269,7 @@ impl SpecialIds {
 /// The first of the spellings that is a token, marked as a control token.
 fn mark_first(vocab: &mut Vocab, spellings: &[&str]) -> Option<u32> {
     let id = spellings.iter().find_map(|s| vocab.id(s.as_bytes()))?;
-    vocab.set_kind(id, vocab.kind(id).or(Kind::CONTROL));
+    vocab.set_kind(id, vocab.kind(id).or(TokenBits::CONTROL));
     Some(id)
 }
 
@@ -282,7 +282,7 @@ fn mark_stripping(gguf: &Gguf<'_>, vocab: &mut Vocab) -> Result<(), GgufError> {
     let name = lower("general.name")?;
     let pre = lower("tokenizer.ggml.pre")?;
     let architecture = lower("general.architecture")?;
-    let mut set = |spelling: &str, kind: Kind, on: bool| {
+    let mut set = |spelling: &str, kind: TokenBits, on: bool| {
         if let Some(id) = vocab.id(spelling.as_bytes()) {
             let old = vocab.kind(id);
             vocab.set_kind(id, if on { old.or(kind) } else { old.without(kind) });
@@ -291,22 +291,22 @@ fn mark_stripping(gguf: &Gguf<'_>, vocab: &mut Vocab) -> Result<(), GgufError> {
     if ["jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert"].iter().any(|part| pre.contains(part))
         || ["nomic-bert-moe", "jina-bert-v3"].iter().any(|part| architecture.contains(part))
     {
-        set("<mask>", Kind::STRIP_LEFT, true);
+        set("<mask>", TokenBits::STRIP_LEFT, true);
     } else if name.contains("phi-3") || name.contains("phi3") {
-        set("</s>", Kind::STRIP_RIGHT, true);
+        set("</s>", TokenBits::STRIP_RIGHT, true);
         for id in 0..vocab.len() as u32 {
             let kind = vocab.kind(id);
             if kind.has(SPECIAL) {
-                vocab.set_kind(id, kind.or(Kind::STRIP_RIGHT));
+                vocab.set_kind(id, kind.or(TokenBits::STRIP_RIGHT));
             }
         }
         for spelling in ["<unk>", "<s>", "<|endoftext|>"] {
             if let Some(id) = vocab.id(spelling.as_bytes()) {
-                vocab.set_kind(id, vocab.kind(id).without(Kind::STRIP_RIGHT));
+                vocab.set_kind(id, vocab.kind(id).without(TokenBits::STRIP_RIGHT));
             }
         }
     } else if name.contains("modern-bert") {
-        set("[MASK]", Kind::STRIP_LEFT, true);
+        set("[MASK]", TokenBits::STRIP_LEFT, true);
     }
     Ok(())
 }

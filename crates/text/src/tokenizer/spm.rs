@@ -14,39 +14,39 @@ use super::vocab::{Lookup, spell_byte};
 
 /// A pair that makes a token. The greatest is merged next.
 #[derive(Clone, Copy)]
-struct Candidate {
+struct TokenPair {
     score: f32,
     left: u32,
     right: u32,
     len: u32,
 }
 
-impl Ord for Candidate {
-    fn cmp(&self, other: &Candidate) -> Ordering {
+impl Ord for TokenPair {
+    fn cmp(&self, other: &TokenPair) -> Ordering {
         // Scores are neither NaN nor −0 (see `Vocab::score`), so this order is the usual one.
         self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
     }
 }
 
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
+impl PartialOrd for TokenPair {
+    fn partial_cmp(&self, other: &TokenPair) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Candidate) -> bool {
+impl PartialEq for TokenPair {
+    fn eq(&self, other: &TokenPair) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Candidate {}
+impl Eq for TokenPair {}
 
 /// The buffers of one call of encode.
 #[derive(Default)]
 pub(crate) struct Spm {
     symbols: Vec<Symbol>,
-    heap: BinaryHeap<Candidate>,
+    heap: BinaryHeap<TokenPair>,
     pub(crate) check: StopCheck,
 }
 
@@ -105,7 +105,7 @@ impl Spm {
         // Symbols that are adjacent in the list are adjacent in the text.
         let joint = &text[l.start as usize..][..len as usize];
         if let Some(id) = vocab.plain_id(joint) {
-            self.heap.push(Candidate { score: vocab.score(id), left, right, len });
+            self.heap.push(TokenPair { score: vocab.score(id), left, right, len });
         }
     }
 }

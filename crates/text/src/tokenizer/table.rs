@@ -1,6 +1,6 @@
 //! An open-addressing index from the strings of an array to their numbers, and its hash.
 //!
-//! The strings stay in the array ([`Texts`]); a slot of the index holds the number of a string and some bits
+//! The strings stay in the array ([`StringArray`]); a slot of the index holds the number of a string and some bits
 //! of its hash, so that a probe touches the array only when the hash matches. With 32 bits per slot, a table
 //! of a quarter of a million strings is 2 MB, and most of the time of building one goes into the cache
 //! misses and page faults of this table.
@@ -10,7 +10,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use super::texts::{Text, Texts};
+use super::texts::{StringArray, StringEntry};
 
 /// The key of the hash, two words drawn once per table.
 #[derive(Clone, Copy)]
@@ -176,7 +176,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn of(text: Text<'_>) -> Entry {
+    pub(crate) fn of(text: StringEntry<'_>) -> Entry {
         Entry { at: text.at, number: text.number }
     }
 }
@@ -189,14 +189,14 @@ impl Default for Table {
 
 impl Table {
     /// Creates a table of all strings in `texts`.
-    pub(crate) fn complete(texts: &Texts) -> Table {
+    pub(crate) fn complete(texts: &StringArray) -> Table {
         let mut entries = Vec::with_capacity(texts.len());
         texts.each(|text| entries.push(Entry::of(text)));
         Table::new(texts, entries)
     }
 
     /// Creates a table of those strings in `texts` for which `keep` returns true.
-    pub(crate) fn select(texts: &Texts, keep: impl Fn(Text<'_>) -> bool) -> Table {
+    pub(crate) fn select(texts: &StringArray, keep: impl Fn(StringEntry<'_>) -> bool) -> Table {
         let mut entries = Vec::new();
         texts.each(|text| {
             if keep(text) {
@@ -208,7 +208,7 @@ impl Table {
 
     /// Creates a table of these strings in `texts`, in the order of their numbers. Of equal strings
     /// the first is found.
-    pub(crate) fn new(texts: &Texts, entries: Vec<Entry>) -> Table {
+    pub(crate) fn new(texts: &StringArray, entries: Vec<Entry>) -> Table {
         // The number of strings entered together; see `Index::touch`.
         const BATCH: usize = 32;
         let mut index = Index::with_capacity_for(entries.len());
@@ -229,7 +229,7 @@ impl Table {
 
     /// The number of the first string that is `text`.
     #[inline]
-    pub(crate) fn find(&self, texts: &Texts, text: &[u8]) -> Option<u32> {
+    pub(crate) fn find(&self, texts: &StringArray, text: &[u8]) -> Option<u32> {
         if text.len() > texts.longest() {
             return None;
         }
@@ -244,7 +244,7 @@ impl Table {
     }
 
     /// Its strings, with their numbers, in order.
-    pub(crate) fn iter<'t>(&self, texts: &'t Texts) -> impl Iterator<Item = (u32, &'t [u8])> {
+    pub(crate) fn iter<'t>(&self, texts: &'t StringArray) -> impl Iterator<Item = (u32, &'t [u8])> {
         self.entries.iter().map(|entry| (entry.number, texts.at(entry.at)))
     }
 }
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn every_length_is_found_again_and_nothing_else() {
         let text: Vec<u8> = (0..600u32).map(|i| (i * 7 % 251) as u8).collect();
-        let texts = Texts::of(&(0..600).map(|n| &text[..n]).collect::<Vec<_>>());
+        let texts = StringArray::of(&(0..600).map(|n| &text[..n]).collect::<Vec<_>>());
         let table = Table::complete(&texts);
         for n in 0..600 {
             assert_eq!(table.find(&texts, &text[..n]), Some(n as u32));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn tables_of_every_size_hold_what_they_promise() {
         for count in 0..300u32 {
-            let texts = Texts::of(&(0..count).map(u32::to_le_bytes).collect::<Vec<_>>());
+            let texts = StringArray::of(&(0..count).map(u32::to_le_bytes).collect::<Vec<_>>());
             let (all, even) =
                 (Table::complete(&texts), Table::select(&texts, |text| text.number % 2 == 0));
             for n in 0..count {
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn of_equal_strings_the_first_is_found() {
-        let texts = Texts::of(&["a", "b", "a", "a"]);
+        let texts = StringArray::of(&["a", "b", "a", "a"]);
         assert_eq!(Table::complete(&texts).find(&texts, b"a"), Some(0));
         assert_eq!(Table::select(&texts, |text| text.number > 0).find(&texts, b"a"), Some(2));
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::beginnings::Beginnings;
 use super::finder::Finder;
 use super::table::Table;
-use super::texts::{Beginning, Texts};
+use super::texts::{Beginning, StringArray};
 use super::vocab::{Vocab, spell_byte};
 
 /// Tables of tokens and of merges; only some models have merges.
@@ -22,7 +22,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Tables of all strings.
-    fn complete(vocab: &Vocab, merges: Option<&Texts>) -> Tables {
+    fn complete(vocab: &Vocab, merges: Option<&StringArray>) -> Tables {
         let tokens = || Table::complete(vocab.texts());
         let Some(merges) = merges else {
             return Tables { tokens: tokens(), merges: Table::default() };
@@ -43,7 +43,7 @@ impl Tables {
     }
 
     /// Tables of the strings whose beginnings are in `needed`.
-    fn within(vocab: &Vocab, merges: Option<&Texts>, needed: &Beginnings) -> Tables {
+    fn within(vocab: &Vocab, merges: Option<&StringArray>, needed: &Beginnings) -> Tables {
         let tokens = Table::select(vocab.texts(), |text| needed.may_have(text.beginning));
         let within = |text: Beginning| needed.may_have(text.without_space());
         let merges = merges.map(|all| Table::select(all, |text| within(text.beginning)));
@@ -102,7 +102,7 @@ impl OnDemand {
     pub(crate) fn with_tables<R>(
         &self,
         vocab: &Vocab,
-        merges: Option<&Texts>,
+        merges: Option<&StringArray>,
         len: usize,
         needed: impl FnOnce() -> Beginnings,
         with: impl FnOnce(&Tables) -> R,
@@ -111,13 +111,13 @@ impl OnDemand {
             return with(tables);
         }
         let tables = Tables::within(vocab, merges, &needed());
-        let all = vocab.len() + merges.map_or(0, Texts::len);
+        let all = vocab.len() + merges.map_or(0, StringArray::len);
         self.tables.spend(PASS, tables.tokens.len() + tables.merges.len(), all);
         with(&tables)
     }
 
     /// Returns the complete tables, making them if necessary.
-    pub(crate) fn complete(&self, vocab: &Vocab, merges: Option<&Texts>) -> &Tables {
+    pub(crate) fn complete(&self, vocab: &Vocab, merges: Option<&StringArray>) -> &Tables {
         self.tables.made.get_or_init(|| Tables::complete(vocab, merges))
     }
 

@@ -8,7 +8,7 @@
 use alight_formats::gguf::{Array, KeptArray};
 
 /// The strings of one array.
-pub(crate) struct Texts {
+pub(crate) struct StringArray {
     array: KeptArray,
     /// The offsets of strings 0, 16, 32, …: each begins with its length.
     marks: Vec<u32>,
@@ -25,9 +25,9 @@ pub(crate) struct TooLarge;
 
 /// One of the strings.
 #[derive(Clone, Copy)]
-pub(crate) struct Text<'t> {
+pub(crate) struct StringEntry<'t> {
     pub(crate) number: u32,
-    /// The offset of its length; [`Texts::at`] finds it there.
+    /// The offset of its length; [`StringArray::at`] finds it there.
     pub(crate) at: u32,
     pub(crate) bytes: &'t [u8],
     pub(crate) beginning: Beginning,
@@ -68,12 +68,15 @@ impl Beginning {
     }
 }
 
-impl Texts {
+impl StringArray {
     /// Takes the strings of `array`, and calls `each` with them in order.
     ///
     /// # Errors
     /// [`TooLarge`].
-    pub(crate) fn new(array: KeptArray, mut each: impl FnMut(Text<'_>)) -> Result<Texts, TooLarge> {
+    pub(crate) fn new(
+        array: KeptArray,
+        mut each: impl FnMut(StringEntry<'_>),
+    ) -> Result<StringArray, TooLarge> {
         let all = array.get();
         let count = all.len();
         if u32::try_from(all.bytes().len()).is_err() || count >= u32::MAX as usize / 2 {
@@ -88,7 +91,7 @@ impl Texts {
             longest = longest.max(text.bytes.len());
             each(text);
         });
-        Ok(Texts { array, marks, longest })
+        Ok(StringArray { array, marks, longest })
     }
 
     /// The number of strings.
@@ -115,7 +118,7 @@ impl Texts {
     }
 
     /// Calls `each` with all of them in order.
-    pub(crate) fn each(&self, each: impl FnMut(Text<'_>)) {
+    pub(crate) fn each(&self, each: impl FnMut(StringEntry<'_>)) {
         walk(self.array.get(), each);
     }
 
@@ -127,7 +130,7 @@ impl Texts {
 
 /// Calls `each` with the strings of `array`, in order. With a large vocabulary the time is spent here, waiting for one length after another.
 #[inline]
-fn walk<'a>(array: Array<'a>, mut each: impl FnMut(Text<'a>)) {
+fn walk<'a>(array: Array<'a>, mut each: impl FnMut(StringEntry<'a>)) {
     let (all, length) = (array.bytes(), array.length_bytes());
     let mut at = 0;
     for (number, bytes) in (0..).zip(array.strings_from(0)) {
@@ -137,23 +140,23 @@ fn walk<'a>(array: Array<'a>, mut each: impl FnMut(Text<'a>)) {
             Some(first) => Beginning(u64::from_le_bytes(*first)).cut(bytes.len()),
             None => Beginning::of(bytes),
         };
-        // An offset is below 2^32, see `Texts::new`.
-        each(Text { number, at: at as u32, bytes, beginning });
+        // An offset is below 2^32, see `StringArray::new`.
+        each(StringEntry { number, at: at as u32, bytes, beginning });
         at = start + bytes.len();
     }
 }
 
 #[cfg(test)]
-impl Texts {
+impl StringArray {
     /// Creates an array of these strings.
-    pub(crate) fn of(strings: &[impl AsRef<[u8]>]) -> Texts {
+    pub(crate) fn of(strings: &[impl AsRef<[u8]>]) -> StringArray {
         use alight_formats::gguf;
 
         let mut file = gguf::write::Builder::new();
         file.strs("strings", strings);
         let file = file.header();
         let array = gguf::parse(&file).unwrap().get_array("strings").unwrap().unwrap();
-        Texts::new(array.keep(&Default::default()), |_| {}).unwrap()
+        StringArray::new(array.keep(&Default::default()), |_| {}).unwrap()
     }
 }
 
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn strings_of_every_length_by_number_and_by_place() {
         let strings: Vec<Vec<u8>> = (0..100usize).map(|n| vec![n as u8 + 1; n * 7 % 23]).collect();
-        let texts = Texts::of(&strings);
+        let texts = StringArray::of(&strings);
         assert_eq!((texts.len(), texts.longest()), (100, 22));
         let mut seen = 0;
         texts.each(|text| {
@@ -200,8 +203,9 @@ mod tests {
         }
         let array = gguf::parse(&file).unwrap().get_array("s").unwrap().unwrap();
         let mut seen = Vec::new();
-        let each = |text: Text<'_>| seen.push((text.at, text.bytes.to_vec(), text.beginning));
-        let texts = Texts::new(array.keep(&Default::default()), each).unwrap();
+        let each =
+            |text: StringEntry<'_>| seen.push((text.at, text.bytes.to_vec(), text.beginning));
+        let texts = StringArray::new(array.keep(&Default::default()), each).unwrap();
         for ((at, bytes, beginning), expected) in seen.iter().zip(strings) {
             assert_eq!((&bytes[..], texts.at(*at)), (expected.as_bytes(), expected.as_bytes()));
             assert_eq!(*beginning, Beginning::of(expected.as_bytes()));

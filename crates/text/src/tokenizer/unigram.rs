@@ -16,7 +16,7 @@ use super::charsmap::CharsMap;
 use super::error::TokenizerError;
 use super::stop::StopCheck;
 use super::symbols::char_len;
-use super::vocab::{Kind, Lookup, spell_byte};
+use super::vocab::{Lookup, TokenBits, spell_byte};
 
 /// Maximum bytes of a token that text may become. (SentencePiece's own default limit is 16 characters.)
 const MAX_PIECE: usize = 256;
@@ -74,7 +74,7 @@ impl Unigram {
         let mut lowest = f32::MAX;
         for (id, text) in (0..).zip(vocab.vocab.texts().iter()) {
             let kind = vocab.kind(id);
-            if kind.has(Kind::NORMAL) {
+            if kind.has(TokenBits::NORMAL) {
                 // Other kinds never come from text. The unknown score must be finite, so that every offset is reached.
                 lowest = Some(vocab.score(id))
                     .filter(|score| score.is_finite())
@@ -234,11 +234,11 @@ fn start_of(text: &[u8]) -> Option<usize> {
 
 /// The score of a token that text becomes. User-defined tokens have the best possible score.
 fn score_of(vocab: Lookup<'_>, id: u32) -> f64 {
-    if vocab.kind(id).has(Kind::USER) { 0.0 } else { f64::from(vocab.score(id)) }
+    if vocab.kind(id).has(TokenBits::USER) { 0.0 } else { f64::from(vocab.score(id)) }
 }
 
 fn byte_id(vocab: Lookup<'_>, byte: u8) -> Option<u32> {
-    vocab.id(&spell_byte(byte)).filter(|id| vocab.kind(*id).has(Kind::BYTE))
+    vocab.id(&spell_byte(byte)).filter(|id| vocab.kind(*id).has(TokenBits::BYTE))
 }
 
 /// The map of the file, which may be an array of either byte type.

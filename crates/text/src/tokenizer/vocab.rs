@@ -14,55 +14,55 @@ use alight_formats::gguf::{Array, Gguf, GgufError, KeptArray, ValueType};
 use super::beginnings::Beginnings;
 use super::error::TokenizerError;
 use super::table::{Entry, Table};
-use super::texts::{Beginning, Texts, TooLarge};
+use super::texts::{Beginning, StringArray, TooLarge};
 
 /// The kind of a token, as bits; a token may have several once the well-known texts are marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Kind(pub(crate) u8);
+pub(crate) struct TokenBits(pub(crate) u8);
 
-impl Kind {
-    pub(crate) const NORMAL: Kind = Kind(1);
-    pub(crate) const UNKNOWN: Kind = Kind(2);
-    pub(crate) const CONTROL: Kind = Kind(4);
-    pub(crate) const USER: Kind = Kind(8);
-    pub(crate) const BYTE: Kind = Kind(16);
+impl TokenBits {
+    pub(crate) const NORMAL: TokenBits = TokenBits(1);
+    pub(crate) const UNKNOWN: TokenBits = TokenBits(2);
+    pub(crate) const CONTROL: TokenBits = TokenBits(4);
+    pub(crate) const USER: TokenBits = TokenBits(8);
+    pub(crate) const BYTE: TokenBits = TokenBits(16);
     /// Type 5 (unused) and everything undefined: such a token has no text of its own.
-    pub(crate) const NOTHING: Kind = Kind(0);
+    pub(crate) const NOTHING: TokenBits = TokenBits(0);
     /// White space to the left of the token belongs to it.
-    pub(crate) const STRIP_LEFT: Kind = Kind(64);
+    pub(crate) const STRIP_LEFT: TokenBits = TokenBits(64);
     /// White space to the right of the token belongs to it.
-    pub(crate) const STRIP_RIGHT: Kind = Kind(128);
+    pub(crate) const STRIP_RIGHT: TokenBits = TokenBits(128);
 
-    pub(crate) const fn or(self, other: Kind) -> Kind {
-        Kind(self.0 | other.0)
+    pub(crate) const fn or(self, other: TokenBits) -> TokenBits {
+        TokenBits(self.0 | other.0)
     }
 
-    pub(crate) const fn without(self, other: Kind) -> Kind {
-        Kind(self.0 & !other.0)
+    pub(crate) const fn without(self, other: TokenBits) -> TokenBits {
+        TokenBits(self.0 & !other.0)
     }
 
     #[inline]
-    pub(crate) const fn has(self, any_of: Kind) -> bool {
+    pub(crate) const fn has(self, any_of: TokenBits) -> bool {
         self.0 & any_of.0 != 0
     }
 
     /// Converts the numbers of `tokenizer.ggml.token_type`.
-    fn from_number(number: i32) -> Kind {
+    fn from_number(number: i32) -> TokenBits {
         match number {
-            1 => Kind::NORMAL,
-            2 => Kind::UNKNOWN,
-            3 => Kind::CONTROL,
-            4 => Kind::USER,
-            6 => Kind::BYTE,
-            _ => Kind::NOTHING,
+            1 => TokenBits::NORMAL,
+            2 => TokenBits::UNKNOWN,
+            3 => TokenBits::CONTROL,
+            4 => TokenBits::USER,
+            6 => TokenBits::BYTE,
+            _ => TokenBits::NOTHING,
         }
     }
 }
 
 /// The tokens of one model.
 pub(crate) struct Vocab {
-    texts: Texts,
-    kinds: Vec<Kind>,
+    texts: StringArray,
+    kinds: Vec<TokenBits>,
     /// Elements are f32 or i32.
     scores: Option<KeptArray>,
     /// The special tokens, and those that are looked up by their spelling.
@@ -79,7 +79,7 @@ const SCORES: &str = "tokenizer.ggml.scores";
 pub(crate) const MAX_SPELLINGS: usize = 16 << 20;
 
 /// Kinds whose tokens are found by their spelling, if at all.
-pub(crate) const SPECIAL: Kind = Kind::CONTROL.or(Kind::UNKNOWN).or(Kind::USER);
+pub(crate) const SPECIAL: TokenBits = TokenBits::CONTROL.or(TokenBits::UNKNOWN).or(TokenBits::USER);
 
 impl Vocab {
     /// Reads the tokens of a file. Types and scores are optional; if they exist there must be at least as many as tokens.
@@ -109,10 +109,10 @@ impl Vocab {
             return Err(TokenizerError::EmptyVocabulary);
         }
         let short = |key, found| TokenizerError::ShortArray { key, found, expected: count };
-        let kinds: Vec<Kind> = match types {
+        let kinds: Vec<TokenBits> = match types {
             Some(types) if types.len() < count => return Err(short(TYPES, types.len())),
-            Some(types) => types.take(count).map(Kind::from_number).collect(),
-            None => vec![Kind::NORMAL; count],
+            Some(types) => types.take(count).map(TokenBits::from_number).collect(),
+            None => vec![TokenBits::NORMAL; count],
         };
         if let Some(scores) = scores.filter(|scores| scores.len() < count) {
             return Err(short(SCORES, scores.len()));
@@ -121,7 +121,7 @@ impl Vocab {
         let mut asked = Beginnings::with_room_for(0);
         spellings.for_each(|spelling| asked.add(spelling.as_bytes()));
         let (mut entries, mut bad, mut spelled) = (Vec::new(), None, 0);
-        let texts = Texts::new(tokens.keep(pieces), |text| {
+        let texts = StringArray::new(tokens.keep(pieces), |text| {
             let kind = kinds[text.number as usize];
             if kind.has(SPECIAL) || asked.may_have(text.beginning) {
                 entries.push(Entry::of(text));
@@ -129,7 +129,7 @@ impl Vocab {
             if kind.has(SPECIAL) {
                 spelled += text.bytes.len();
             }
-            if kind.has(Kind::BYTE) && bad.is_none() && byte_of(text.bytes).is_none() {
+            if kind.has(TokenBits::BYTE) && bad.is_none() && byte_of(text.bytes).is_none() {
                 bad = Some((text.number, lossy(text.bytes)));
             }
         });
@@ -150,7 +150,7 @@ impl Vocab {
     }
 
     /// The texts of all tokens.
-    pub(crate) fn texts(&self) -> &Texts {
+    pub(crate) fn texts(&self) -> &StringArray {
         &self.texts
     }
 
@@ -172,12 +172,12 @@ impl Vocab {
         self.texts.iter().position(|other| other == text).map(|id| id as u32)
     }
 
-    pub(crate) fn kind(&self, id: u32) -> Kind {
-        self.kinds.get(id as usize).copied().unwrap_or(Kind::NOTHING)
+    pub(crate) fn kind(&self, id: u32) -> TokenBits {
+        self.kinds.get(id as usize).copied().unwrap_or(TokenBits::NOTHING)
     }
 
     /// Does nothing for an id that is not in the vocabulary.
-    pub(crate) fn set_kind(&mut self, id: u32, kind: Kind) {
+    pub(crate) fn set_kind(&mut self, id: u32, kind: TokenBits) {
         if let Some(slot) = self.kinds.get_mut(id as usize) {
             *slot = kind;
         }
@@ -232,11 +232,11 @@ impl Lookup<'_> {
     #[inline]
     pub(crate) fn plain_id(&self, text: &[u8]) -> Option<u32> {
         let id = self.id(text)?;
-        let barred = Kind::CONTROL.or(Kind::UNKNOWN).or(Kind::BYTE);
+        let barred = TokenBits::CONTROL.or(TokenBits::UNKNOWN).or(TokenBits::BYTE);
         (!self.kind(id).has(barred)).then_some(id)
     }
 
-    pub(crate) fn kind(&self, id: u32) -> Kind {
+    pub(crate) fn kind(&self, id: u32) -> TokenBits {
         self.vocab.kind(id)
     }
 

@@ -2,7 +2,7 @@
 
 use alight_collective::Element;
 use alight_kernels::WeightType;
-use alight_xla::cuda::blocks::{Blocks, Launch, TYPES, Variant};
+use alight_xla::cuda::blocks::{Blocks, BlocksVariant, Launch, TYPES};
 use alight_xla::cuda::{CudaError, Driver, Graph, Memory, Stream};
 
 use crate::cuda_checks::{Checked, blocks, pool, said};
@@ -110,8 +110,12 @@ impl Bench {
 fn measure() -> Checked {
     let mut variants = vec![];
     for ty in TYPES {
-        variants.extend(TOKENS.map(|tokens| Variant::Product { ty, x: Element::Bf16, tokens }));
-        variants.push(Variant::Rows { ty, out: Element::Bf16 });
+        variants.extend(TOKENS.map(|tokens| BlocksVariant::Product {
+            ty,
+            x: Element::Bf16,
+            tokens,
+        }));
+        variants.push(BlocksVariant::Rows { ty, out: Element::Bf16 });
     }
     blocks::compiled(&variants)?;
     let driver = Driver::get().map_err(said)?;

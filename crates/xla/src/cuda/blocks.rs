@@ -73,7 +73,7 @@ pub enum Pairs {
 
 /// A kernel of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Variant {
+pub enum BlocksVariant {
     /// A product with up to `tokens` tokens: 1, 2, 4 or 8.
     Product {
         /// Type of the matrix.
@@ -101,7 +101,7 @@ pub enum Variant {
     },
 }
 
-impl Variant {
+impl BlocksVariant {
     /// The variant on a GPU: compiled and loaded the first time.
     pub fn load(self, driver: &Driver, ordinal: i64) -> Result<Function, CudaError> {
         self.code().load(driver, ordinal)
@@ -122,7 +122,7 @@ impl Variant {
     fn code(self) -> Code {
         let source = Source::Matmul;
         match self {
-            Variant::Product { ty, x, tokens } => {
+            BlocksVariant::Product { ty, x, tokens } => {
                 let macros = vec![
                     format!("ALIGHT_TYPE={}", ty.ggml().name()),
                     format!("ALIGHT_X={}", name(x)),
@@ -131,7 +131,7 @@ impl Variant {
                 let shared = shared(ty, tokens, most_warps(tokens), PANEL / tokens);
                 Code { source, entry: c"alight_matvec", macros, shared }
             }
-            Variant::Chosen { ty, x, pairs } => {
+            BlocksVariant::Chosen { ty, x, pairs } => {
                 let macros = vec![
                     format!("ALIGHT_TYPE={}", ty.ggml().name()),
                     format!("ALIGHT_X={}", name(x)),
@@ -140,7 +140,7 @@ impl Variant {
                 let shared = shared(ty, 1, most_warps(1), PANEL);
                 Code { source, entry: c"alight_chosen", macros, shared }
             }
-            Variant::Rows { ty, out } => {
+            BlocksVariant::Rows { ty, out } => {
                 let macros = vec![
                     format!("ALIGHT_TYPE={}", ty.ggml().name()),
                     format!("ALIGHT_OUT={}", name(out)),
@@ -195,7 +195,7 @@ pub struct Blocks {
 /// The distribution of a call over a GPU: a pure function of type and shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
-    pub(super) variant: Variant,
+    pub(super) variant: BlocksVariant,
     pub(super) blocks: usize,
     pub(super) warps: usize,
     pub(super) shared: usize,
@@ -206,7 +206,7 @@ pub(super) struct Grid {
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
     pub(super) grid: Grid,
-    pub(super) params: Params,
+    pub(super) params: BlocksParams,
 }
 
 impl Blocks {
@@ -241,8 +241,8 @@ impl Blocks {
         self.columns as u64 / self.ty.block_len() as u64 * self.ty.block_bytes() as u64
     }
 
-    fn params(&self, tokens: usize, panel: usize) -> Params {
-        Params {
+    fn params(&self, tokens: usize, panel: usize) -> BlocksParams {
+        BlocksParams {
             matrix: 0,
             x: 0,
             y: 0,
@@ -268,7 +268,7 @@ impl Blocks {
         let warps = warps.clone().find(fit).unwrap_or(2);
         let panel = self.columns.next_multiple_of(STEP).min(PANEL / most);
         let grid = Grid {
-            variant: Variant::Product { ty: self.ty, x, tokens: most },
+            variant: BlocksVariant::Product { ty: self.ty, x, tokens: most },
             blocks: self.rows.div_ceil(warps * rows),
             warps,
             shared: shared(self.ty, most, warps, panel),
@@ -288,7 +288,7 @@ impl Blocks {
             )));
         }
         let grid = Grid {
-            variant: Variant::Rows { ty: self.ty, out },
+            variant: BlocksVariant::Rows { ty: self.ty, out },
             blocks: blocks as usize,
             warps: WRITERS,
             shared: shared_of_writers(self.ty),
@@ -300,7 +300,7 @@ impl Blocks {
 
 impl Launch {
     /// The kernel.
-    pub fn variant(&self) -> Variant {
+    pub fn variant(&self) -> BlocksVariant {
         self.grid.variant
     }
 
@@ -318,7 +318,7 @@ impl Launch {
         [matrix, x, y]: [u64; 3],
         stream: Stream,
     ) -> Result<(), CudaError> {
-        let params = Params { matrix, x, y, ..self.params };
+        let params = BlocksParams { matrix, x, y, ..self.params };
         // SAFETY: by the contract.
         unsafe { self.grid.put(driver, function, 1, matrix | x | y, stream, &params) }
     }
@@ -354,7 +354,7 @@ impl Grid {
 /// The kernels' argument: `Params` of the source.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Params {
+pub(super) struct BlocksParams {
     pub(super) matrix: u64,
     pub(super) x: u64,
     pub(super) y: u64,
@@ -368,7 +368,7 @@ pub(super) struct Params {
 /// For a test of the compiler.
 #[cfg(test)]
 pub(super) fn an_example() -> Code {
-    Variant::Product { ty: WeightType::Q4_0, x: Element::Bf16, tokens: 1 }.code()
+    BlocksVariant::Product { ty: WeightType::Q4_0, x: Element::Bf16, tokens: 1 }.code()
 }
 
 #[cfg(test)]
@@ -409,14 +409,14 @@ mod tests {
 
     #[test]
     fn what_is_refused() {
-        for (ty, rows, columns, said) in [
+        for (ty, rows, columns, message) in [
             (WeightType::Q4_K, 1, 255, "255 columns of Q4_K, expected whole blocks of 256"),
             (WeightType::Q4_0, 0, 32, "0 rows"),
             (WeightType::Q4_0, 1, 0, "0 columns"),
             (WeightType::Q5_0, 1, 32, "blocks of Q5_0, the kernels know Q4_0"),
         ] {
             let error = Blocks::new(ty, rows, columns).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(message), "{error}");
         }
         let blocks = Blocks::new(WeightType::Q4_0, 1, 32).unwrap();
         for (x, tokens) in [(Element::F32, 0), (Element::F32, 9), (Element::F16, 1)] {

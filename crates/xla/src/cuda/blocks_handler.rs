@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use alight_collective::Element;
 use alight_kernels::WeightType;
 
-use super::blocks::{Blocks, Launch, Variant};
+use super::blocks::{Blocks, BlocksVariant, Launch};
 use super::chosen::CountedProducts;
 use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
@@ -71,12 +71,12 @@ pub(crate) const TARGETS: &[Target] = &[
 const MAX_DEVICES: usize = 64;
 
 /// The state of a call site: the kernel on each GPU. A call site always launches the same one there.
-struct Site {
-    functions: [OnceLock<(Variant, Function)>; MAX_DEVICES],
+struct BlocksSite {
+    functions: [OnceLock<(BlocksVariant, Function)>; MAX_DEVICES],
 }
 
-impl Site {
-    fn ready(&self, ordinal: i64, variant: Variant) -> Result<Function, CudaError> {
+impl BlocksSite {
+    fn ready(&self, ordinal: i64, variant: BlocksVariant) -> Result<Function, CudaError> {
         let place = usize::try_from(ordinal).ok().and_then(|at| self.functions.get(at));
         let place = place.ok_or_else(|| {
             let reason = format!("at most {MAX_DEVICES} GPUs of a process are known");
@@ -99,7 +99,7 @@ impl Site {
     }
 }
 
-static STATE: StateType<Site> = StateType::new();
+static STATE: StateType<BlocksSite> = StateType::new();
 
 extern "C" fn alight_kernels_of_blocks_type_id() -> *const TypeId {
     STATE.id()
@@ -113,7 +113,7 @@ extern "C" fn alight_kernels_of_blocks_type_info() -> *const TypeInfo {
 /// Only XLA may call it, with its frame.
 unsafe extern "C" fn alight_blocks_cuda_instantiate(frame: *mut CallFrame) -> *mut Error {
     let give = |frame: Frame<'_>| {
-        STATE.give(frame, Site { functions: [const { OnceLock::new() }; MAX_DEVICES] })
+        STATE.give(frame, BlocksSite { functions: [const { OnceLock::new() }; MAX_DEVICES] })
     };
     // SAFETY: passed on.
     unsafe { handle_with(frame, STATE.number(), api::COMMAND_BUFFER_COMPATIBLE, give) }
@@ -141,22 +141,22 @@ stage!(alight_dequantize_cuda_initialize = initialize of ROWS);
 stage!(alight_dequantize_cuda_execute = execute of ROWS);
 
 /// A launch and the addresses of its arrays.
-enum Call {
+enum BlocksCall {
     OfOne(Launch, [u64; 3]),
     OfChosen(CountedProducts, [u64; 4]),
 }
 
-impl Call {
-    fn variant(&self) -> Variant {
+impl BlocksCall {
+    fn variant(&self) -> BlocksVariant {
         match self {
-            Call::OfOne(launch, _) => launch.variant(),
-            Call::OfChosen(products, _) => products.variant(),
+            BlocksCall::OfOne(launch, _) => launch.variant(),
+            BlocksCall::OfChosen(products, _) => products.variant(),
         }
     }
 }
 
 /// `None` if there is nothing to compute.
-type Read = Option<Call>;
+type Read = Option<BlocksCall>;
 
 /// One of the custom calls.
 struct Kind {
@@ -190,8 +190,10 @@ fn execute(frame: Frame<'_>, kind: &Kind) -> Result<(), Refusal> {
         // of a custom call) and live until the work on the stream has run; the result overlaps nothing. The stream is the device's.
         let put = || unsafe {
             match call {
-                Call::OfOne(launch, arrays) => launch.put(driver, function, arrays, stream),
-                Call::OfChosen(products, arrays) => products.put(driver, function, arrays, stream),
+                BlocksCall::OfOne(launch, arrays) => launch.put(driver, function, arrays, stream),
+                BlocksCall::OfChosen(products, arrays) => {
+                    products.put(driver, function, arrays, stream)
+                }
             }
         };
         driver.on(device, put).map_err(refusal)
@@ -223,7 +225,7 @@ fn product(frame: Frame<'_>) -> Result<Read, Refusal> {
     }
     let launch =
         Blocks::new(ty, rows, columns).and_then(|blocks| blocks.product(element("x", x)?, tokens));
-    Ok(Some(Call::OfOne(launch.map_err(refusal)?, [matrix, x, y].map(address))))
+    Ok(Some(BlocksCall::OfOne(launch.map_err(refusal)?, [matrix, x, y].map(address))))
 }
 
 fn chosen(frame: Frame<'_>) -> Result<Read, Refusal> {
@@ -259,7 +261,7 @@ fn chosen(frame: Frame<'_>) -> Result<Read, Refusal> {
         CountedProducts::new(&blocks, element("x", x)?, slots, pairs, pairs / given)
     });
     let arrays = [matrices, x, numbers, y].map(address);
-    Ok(Some(Call::OfChosen(products.map_err(refusal)?, arrays)))
+    Ok(Some(BlocksCall::OfChosen(products.map_err(refusal)?, arrays)))
 }
 
 fn rows(frame: Frame<'_>) -> Result<Read, Refusal> {
@@ -280,7 +282,7 @@ fn rows(frame: Frame<'_>) -> Result<Read, Refusal> {
     }
     let launch = Blocks::new(ty, rows, columns)
         .and_then(|blocks| blocks.as_floats(element("the result", y)?));
-    Ok(Some(Call::OfOne(launch.map_err(refusal)?, [address(matrix), 0, address(y)])))
+    Ok(Some(BlocksCall::OfOne(launch.map_err(refusal)?, [address(matrix), 0, address(y)])))
 }
 
 fn address(array: &Array<'_>) -> u64 {

@@ -1,14 +1,14 @@
 //! Products of tokens with matrices in slots of a GPU, each token with the matrix that was chosen for it, many pairs in one launch.
 //!
 //! A pair has the bits of [`Blocks::product`] with the matrix at any other address. [`Products`] are of pairs that the host lists;
-//! the kernel finds a matrix through the table of a [`Stack`](pool::Stack). A pair whose matrix is in no slot gets NaN, so that a
+//! the kernel finds a matrix through the table of a [`DeviceStack`](pool::DeviceStack). A pair whose matrix is in no slot gets NaN, so that a
 //! wrong table cannot go unnoticed. [`CountedProducts`] are of pairs whose matrices are given by an array on the GPU, as written by
 //! a router, so that router and products may be in one graph. There, a matrix that is in no slot belongs to another rank, and
 //! yields zeros.
 
 use alight_collective::Element;
 
-use super::blocks::{Blocks, Grid, Launch, Pairs, Params, Variant};
+use super::blocks::{Blocks, BlocksParams, BlocksVariant, Grid, Launch, Pairs};
 use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
 use super::pool;
@@ -34,7 +34,7 @@ pub struct Pair {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Slots {
-    dense: Params,
+    dense: BlocksParams,
     table: u64,
     stride: u64,
     slots: u32,
@@ -63,19 +63,19 @@ pub const BYTES: [usize; 2] = [size_of::<Listed>(), size_of::<Counted>()];
 #[derive(Clone, Copy, Debug)]
 pub struct Products {
     grid: Grid,
-    params: Params,
+    params: BlocksParams,
 }
 
 impl Products {
     /// Products with matrices like `blocks`, and x of bf16 or f32.
     pub fn new(blocks: &Blocks, x: Element) -> Result<Products, CudaError> {
         let Launch { grid, params } = blocks.product(x, 1)?;
-        let variant = Variant::Chosen { ty: blocks.ty, x, pairs: Pairs::Listed };
+        let variant = BlocksVariant::Chosen { ty: blocks.ty, x, pairs: Pairs::Listed };
         Ok(Products { grid: Grid { variant, ..grid }, params })
     }
 
     /// The kernel.
-    pub fn variant(&self) -> Variant {
+    pub fn variant(&self) -> BlocksVariant {
         self.grid.variant
     }
 
@@ -93,7 +93,7 @@ impl Products {
         &self,
         driver: &Driver,
         function: Function,
-        stack: &pool::Stack,
+        stack: &pool::DeviceStack,
         pairs: &[Pair],
         [x, y]: [u64; 2],
         stream: Stream,
@@ -108,7 +108,7 @@ impl Products {
         let addresses = stack.first | stack.stride | x | y;
         for pairs in pairs.chunks(PAIRS) {
             let slots = Slots {
-                dense: Params { matrix: stack.first, x, y, ..self.params },
+                dense: BlocksParams { matrix: stack.first, x, y, ..self.params },
                 table: stack.table,
                 stride: stack.stride,
                 slots: stack.slots,
@@ -161,7 +161,7 @@ impl CountedProducts {
             return refuse(format!("{slots} matrices, expected at most {}", i32::MAX));
         }
         let Launch { grid, params } = blocks.product(x, 1)?;
-        let variant = Variant::Chosen { ty: blocks.ty, x, pairs: Pairs::Counted };
+        let variant = BlocksVariant::Chosen { ty: blocks.ty, x, pairs: Pairs::Counted };
         let slots = Slots {
             dense: params,
             table: 0,
@@ -174,7 +174,7 @@ impl CountedProducts {
     }
 
     /// The kernel.
-    pub fn variant(&self) -> Variant {
+    pub fn variant(&self) -> BlocksVariant {
         self.grid.variant
     }
 
@@ -196,7 +196,7 @@ impl CountedProducts {
         stream: Stream,
     ) -> Result<(), CudaError> {
         let Slots { dense, pieces, .. } = self.argument.slots;
-        let dense = Params { matrix: matrices, x, y, ..dense };
+        let dense = BlocksParams { matrix: matrices, x, y, ..dense };
         let slots = Slots { dense, table: numbers, ..self.argument.slots };
         let argument = Counted { slots, ..self.argument };
         // SAFETY: by the contract.
@@ -218,7 +218,7 @@ mod tests {
         let call =
             |slots, pairs, share| CountedProducts::new(&blocks, Element::F32, slots, pairs, share);
         assert!(call(8, MAX_PAIRS, 1).is_ok() && call(0, 6, 3).is_ok());
-        for (slots, pairs, share, said) in [
+        for (slots, pairs, share, message) in [
             (8, 0, 1, "0 pairs of a token and a matrix, expected 1 to 65535"),
             (8, 65536, 1, "65536 pairs of a token and a matrix, expected 1 to 65535"),
             (8, 7, 2, "7 pairs of a token and a matrix, expected a multiple of 2"),
@@ -226,7 +226,7 @@ mod tests {
             (1 << 31, 1, 1, "2147483648 matrices, expected at most 2147483647"),
         ] {
             let error = call(slots, pairs, share).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(message), "{error}");
         }
         assert!(CountedProducts::new(&blocks, Element::F16, 1, 1, 1).is_err());
     }

@@ -94,7 +94,7 @@ struct Shared {
 
 /// The space for an operand of the calls of a channel: sites share a communicator if their operands are of similar size, up to the
 /// same power of two.
-pub(super) fn room(channel: i64, capacity: usize) -> usize {
+pub(super) fn shared_capacity(channel: i64, capacity: usize) -> usize {
     match channel {
         0 => capacity,
         _ => capacity.checked_next_power_of_two().unwrap_or(capacity),
@@ -129,7 +129,7 @@ pub fn errors() -> Vec<CudaError> {
 }
 
 impl Communicator {
-    /// The communicator of a call site. Those of a channel other than 0 with the same GPUs, the same limit and [`room`] share one.
+    /// The communicator of a call site. Those of a channel other than 0 with the same GPUs, the same limit and [`shared_capacity`] share one.
     /// So a program has one workspace instead of one for each of its calls.
     ///
     /// The calls of a channel follow one another on each rank, in the same order on all of them: those of a program if each needs a
@@ -141,7 +141,7 @@ impl Communicator {
         capacity: usize,
         limit: Duration,
     ) -> Result<Arc<Communicator>, CudaError> {
-        let capacity = room(channel, capacity);
+        let capacity = shared_capacity(channel, capacity);
         let make = |members: &Members| match members {
             Members::Here(ordinals) => Communicator::new(ordinals, capacity, limit),
             Members::Across(devices, key) => {
@@ -313,7 +313,7 @@ impl Communicator {
         let bytes = spec.bytes().unwrap_or(usize::MAX);
         if bytes as u64 > self.slot {
             return Err(CudaError::Unsupported(format!(
-                "an operand of {bytes} bytes, there is room for {}",
+                "an operand of {bytes} bytes, expected at most {}",
                 self.slot
             )));
         }

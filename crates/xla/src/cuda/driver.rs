@@ -387,11 +387,11 @@ impl Driver {
 
     /// Allocates memory of the GPU, filled with zeros. It must only be dropped after all its uses have ended.
     pub fn allocate(&'static self, ordinal: i64, bytes: usize) -> Result<Memory, CudaError> {
-        let (address, room) = match self.spare(ordinal, bytes) {
+        let (address, allocated) = match self.spare(ordinal, bytes) {
             Some(spare) => (spare.address, spare.bytes),
             None => (self.new_memory(ordinal, bytes.max(1))?, bytes.max(1)),
         };
-        let memory = Memory { driver: self, ordinal, address, bytes, room };
+        let memory = Memory { driver: self, ordinal, address, bytes, allocated };
         memory.fill(0)?;
         Ok(memory)
     }
@@ -438,15 +438,15 @@ impl Driver {
     ) -> Result<HostMemory, CudaError> {
         let spare = {
             let mut all = self.spare_host.lock().unwrap_or_else(PoisonError::into_inner);
-            let found = all.iter().position(|(_, room)| *room >= words);
+            let found = all.iter().position(|(_, allocated)| *allocated >= words);
             found.map(|at| all.swap_remove(at))
         };
         self.on(ordinal, || {
             let mut pointer = null_mut();
-            let room = match spare {
-                Some((address, room)) => {
+            let allocated = match spare {
+                Some((address, allocated)) => {
                     pointer = std::ptr::with_exposed_provenance_mut(address);
-                    room
+                    allocated
                 }
                 None => {
                     // SAFETY: writes a pointer.
@@ -460,8 +460,13 @@ impl Driver {
             // SAFETY: the memory has that size, and is not in use.
             unsafe { pointer.cast::<u8>().write_bytes(0, words * 8) };
             let pointer_of_words = pointer.cast();
-            let mut memory =
-                HostMemory { driver: self, pointer: pointer_of_words, words, room, address: 0 };
+            let mut memory = HostMemory {
+                driver: self,
+                pointer: pointer_of_words,
+                words,
+                allocated,
+                address: 0,
+            };
             // SAFETY: writes an address.
             let code = unsafe {
                 (self.functions.cuMemHostGetDevicePointer_v2)(&mut memory.address, pointer, 0)
@@ -718,7 +723,7 @@ pub struct Memory {
     address: u64,
     bytes: usize,
     /// Bytes that were allocated.
-    room: usize,
+    allocated: usize,
 }
 
 impl Memory {
@@ -801,8 +806,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let Memory { driver, ordinal, address, room, .. } = *self;
-        let spare = Spare { ordinal, address, bytes: room };
+        let Memory { driver, ordinal, address, allocated, .. } = *self;
+        let spare = Spare { ordinal, address, bytes: allocated };
         driver.spare.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
     }
 }
@@ -813,7 +818,7 @@ pub struct HostMemory {
     pointer: *mut u64,
     words: usize,
     /// Words that were allocated.
-    room: usize,
+    allocated: usize,
     address: u64,
 }
 
@@ -843,7 +848,7 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         let mut all = self.driver.spare_host.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push((self.pointer.expose_provenance(), self.room));
+        all.push((self.pointer.expose_provenance(), self.allocated));
     }
 }
 

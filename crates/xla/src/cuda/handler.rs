@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use alight_collective::Spec;
 
 use super::arena;
-use super::communicator::{Arrays, Communicator, Members, room};
+use super::communicator::{Arrays, Communicator, Members, shared_capacity};
 use super::driver::{Driver, Function, Stream};
 use super::error::CudaError;
 use super::kernel::{Shape, Variant};
@@ -40,7 +40,7 @@ pub(crate) const TARGETS: &[Target] = &[Target {
 }];
 
 /// The state of a call site.
-struct Site {
+struct CollectiveSite {
     attributes: Attributes,
     channel: i64,
     /// True if groups span several processes.
@@ -54,7 +54,7 @@ struct Site {
     functions: Vec<OnceLock<(Variant, Function)>>,
 }
 
-impl Site {
+impl CollectiveSite {
     /// The position of a device among all; XLA's number of it is CUDA's.
     fn place(&self, ordinal: i64) -> Result<usize, Refusal> {
         let devices = &self.attributes.devices;
@@ -77,8 +77,9 @@ impl Site {
         }
         let arenas = arena::current()?;
         let key = self.key.get_or_init(|| {
-            let room = room(self.channel, *capacity);
-            let kind = arena::hash((devices, processes, ranks, room, limit, self.channel));
+            let shared_capacity = shared_capacity(self.channel, *capacity);
+            let kind =
+                arena::hash((devices, processes, ranks, shared_capacity, limit, self.channel));
             // Sites of a channel share their place, whatever they compute and whenever they are made.
             match self.channel {
                 0 => arenas.next_site(arena::hash((kind, spec.to_string()))),
@@ -132,7 +133,7 @@ impl Site {
     }
 }
 
-static STATE: StateType<Site> = StateType::new();
+static STATE: StateType<CollectiveSite> = StateType::new();
 
 extern "C" fn alight_communicators_type_id() -> *const TypeId {
     STATE.id()
@@ -169,7 +170,7 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
     let count = attributes.devices.len();
     let mut groups = attributes.processes.chunks(attributes.ranks);
     let across = groups.any(|group| group.iter().any(|process| *process != group[0]));
-    let site = Site {
+    let site = CollectiveSite {
         communicators: (0..count / attributes.ranks).map(|_| Mutex::default()).collect(),
         functions: (0..count).map(|_| OnceLock::new()).collect(),
         channel: frame.integer("channel")?,

@@ -8,7 +8,7 @@ pub(super) struct Library(*mut c_void);
 impl Library {
     /// Opens the first of `names` that exists; otherwise returns the system's messages about all of them.
     pub(super) fn open(names: &[String]) -> Result<(Library, String), String> {
-        let mut said = vec![];
+        let mut messages = vec![];
         for name in names {
             let Ok(text) = CString::new(name.as_str()) else { continue };
             // SAFETY: the name is a string; initialisers of the library run, as with any library.
@@ -19,13 +19,13 @@ impl Library {
             // SAFETY: after a failed dlopen it is a string or null.
             let error = unsafe { libc::dlerror() };
             if error.is_null() {
-                said.push(name.clone());
+                messages.push(name.clone());
             } else {
                 // SAFETY: a string that is valid until the next call of this thread.
-                said.push(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned());
+                messages.push(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned());
             }
         }
-        Err(said.join("; "))
+        Err(messages.join("; "))
     }
 
     /// The address of a function.

@@ -15,9 +15,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use alight_pages::slots::{
-    Held as HostHeld, Layout, Shelf, SlotCounts, SlotSizes, Slots, SlotsError,
-};
+use alight_pages::slots::{HeldGroup, Layout, Shelf, SlotCounts, SlotSizes, Slots, SlotsError};
 use alight_pages::transfer::TransferError;
 use alight_pages::{Region, RegionError};
 use thiserror::Error;
@@ -94,13 +92,13 @@ pub struct Pool {
     /// The end of the copies issued so far, on `copies`; and the end of the last visit, on its stream.
     sent: Event,
     used: Event,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     // Fields are dropped in this order: pages are unlocked before they are freed.
     locked: LockedPages,
     host: Slots,
 }
 
-struct State {
+struct PoolState {
     shelf: Shelf,
     tables: Tables,
     /// By piece of the visit's group: its slot, if it is requested.
@@ -130,15 +128,15 @@ struct Tables {
 /// A visit: its pieces stay in their slots until it is dropped.
 pub struct Held<'p> {
     pool: &'p Pool,
-    state: MutexGuard<'p, State>,
-    host: Option<HostHeld<'p>>,
+    state: MutexGuard<'p, PoolState>,
+    host: Option<HeldGroup<'p>>,
     group: usize,
     stream: Stream,
 }
 
 /// The information with which kernels find a matrix of each piece of a group.
 #[derive(Clone, Copy, Debug)]
-pub struct Stack {
+pub struct DeviceStack {
     /// `i32[pieces]`, on the GPU.
     pub table: u64,
     /// Pieces of the group.
@@ -181,7 +179,7 @@ impl Pool {
         let (start, bytes) = host.memory();
         // SAFETY: the memory lives as long as `host`, which is dropped after the lock.
         let locked = unsafe { driver.lock_pages(ordinal, start, bytes) }.map_err(failed)?;
-        let state = State {
+        let state = PoolState {
             shelf: Shelf::new(&layout),
             tables: Tables::new(driver, ordinal, entries)?,
             slot_of: vec![None; entries],
@@ -226,7 +224,7 @@ impl Pool {
         self.copies
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -337,7 +335,7 @@ impl Held<'_> {
         let first = pool.layout.pieces_of(self.group).next();
         let first = first.map_or(0, |piece| pool.layout.slots_for(piece).0.start);
         let state = &mut *self.state;
-        let State { tables, slot_of, .. } = state;
+        let PoolState { tables, slot_of, .. } = state;
         let entries = slot_of.iter().map(|slot| slot.map_or(NOWHERE, |slot| (slot - first) as i32));
         pool.on(|| {
             pool.driver.wait_for(stream, pool.used)?;
@@ -406,7 +404,7 @@ impl Held<'_> {
         let (pool, stream) = (self.pool, self.stream);
         let waits = pool.on(|| pool.driver.wait_for(stream, pool.sent));
         waits.map_err(|error| pool.failed(error))?;
-        let State { sending, here, .. } = &mut *self.state;
+        let PoolState { sending, here, .. } = &mut *self.state;
         sending.drain(..).for_each(|piece| here[piece] = true);
         Ok(())
     }
@@ -444,7 +442,7 @@ impl Held<'_> {
     ///
     /// # Panics
     /// If there is no such span, or `at` is beyond its end.
-    pub fn stack(&self, span: usize, at: usize) -> Stack {
+    pub fn stack(&self, span: usize, at: usize) -> DeviceStack {
         let (layout, pieces) = (&self.pool.layout, self.pool.layout.pieces_of(self.group));
         let (slots, _, stride) = layout.slots_for(pieces.start);
         let place = layout.place_of(slots.start, pieces.start, span);
@@ -452,7 +450,7 @@ impl Held<'_> {
             span < layout.spans_of(pieces.start) && at <= place.len(),
             "byte {at} of span {span}"
         );
-        Stack {
+        DeviceStack {
             table: self.pool.table.address(),
             pieces: pieces.len() as u32,
             first: self.pool.memory.address() + (place.start + at) as u64,
@@ -483,7 +481,7 @@ impl Drop for Held<'_> {
         }
         let (pool, stream) = (self.pool, self.stream);
         let first = pool.layout.pieces_of(self.group).start;
-        let State { shelf, coming, sending, failed, .. } = &mut *self.state;
+        let PoolState { shelf, coming, sending, failed, .. } = &mut *self.state;
         coming.drain(..).chain(sending.drain(..)).for_each(|piece| shelf.forget(first + piece));
         let ended = pool.on(|| {
             pool.driver.record(pool.used, stream)?;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use alight_collective::Element;
 use alight_kernels::half::{bf16_to_f32, f32_to_bf16, f32_to_f16};
 use alight_kernels::{ScaleField, WeightType, dequantize_row};
-use alight_xla::cuda::blocks::{Blocks, Launch, MAX_TOKENS, Pairs, TYPES, Variant};
+use alight_xla::cuda::blocks::{Blocks, BlocksVariant, Launch, MAX_TOKENS, Pairs, TYPES};
 use alight_xla::cuda::chosen::CountedProducts;
 use alight_xla::cuda::{CudaError, Driver, Function, Memory, Stream};
 
@@ -111,7 +111,7 @@ impl Case {
     /// The result of what `put` puts on the stream, which gets its address.
     fn run_any(
         &self,
-        variant: Variant,
+        variant: BlocksVariant,
         bytes: usize,
         mistake: Option<&str>,
         put: &dyn Fn(&Driver, Function, u64) -> Result<(), CudaError>,
@@ -325,7 +325,7 @@ fn shapes(ty: WeightType, large: bool) -> Vec<(usize, usize)> {
 }
 
 /// What [`products`], [`pairs`] and [`rows`] need of large extent.
-pub fn variants() -> Vec<Variant> {
+pub fn variants() -> Vec<BlocksVariant> {
     let mut variants = vec![];
     // The ones that take longest come first.
     for (tokens, x) in [
@@ -336,17 +336,21 @@ pub fn variants() -> Vec<Variant> {
         (1, Element::F32),
         (1, Element::Bf16),
     ] {
-        variants.extend(TYPES.map(|ty| Variant::Product { ty, x, tokens }));
+        variants.extend(TYPES.map(|ty| BlocksVariant::Product { ty, x, tokens }));
     }
     for element in [Element::Bf16, Element::F32] {
-        variants.extend(TYPES.map(|ty| Variant::Chosen { ty, x: element, pairs: Pairs::Counted }));
-        variants.extend(TYPES.map(|ty| Variant::Rows { ty, out: element }));
+        variants.extend(TYPES.map(|ty| BlocksVariant::Chosen {
+            ty,
+            x: element,
+            pairs: Pairs::Counted,
+        }));
+        variants.extend(TYPES.map(|ty| BlocksVariant::Rows { ty, out: element }));
     }
     variants
 }
 
 /// Compiles kernels, as many at a time as there are cores.
-pub fn compiled(variants: &[Variant]) -> Checked {
+pub fn compiled(variants: &[BlocksVariant]) -> Checked {
     let driver = Driver::get().map_err(said)?;
     let next = std::sync::atomic::AtomicUsize::new(0);
     let take = || {

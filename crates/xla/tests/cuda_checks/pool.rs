@@ -11,7 +11,7 @@ use alight_pages::slots::replay::{Rule, Visited, replay};
 use alight_pages::slots::{Groups, SlotOptions, Slots, SlotsError, Span, join};
 use alight_xla::cuda::blocks::Blocks;
 use alight_xla::cuda::chosen::{Pair, Products};
-use alight_xla::cuda::pool::{ALIGN, Held, NOWHERE, Pool, PoolError, Stack};
+use alight_xla::cuda::pool::{ALIGN, DeviceStack, Held, NOWHERE, Pool, PoolError};
 use alight_xla::cuda::{Driver, Function, Memory, Stream};
 
 use super::blocks::{Random, random_blocks};
@@ -169,7 +169,7 @@ impl Case {
         ([host, LAYERS as u64 * host], [EXPERTS as u64 * slot, all.bytes() as u64], slot)
     }
 
-    pub fn stack(&self, held: &Held<'_>, layer: usize, part: usize) -> Stack {
+    pub fn stack(&self, held: &Held<'_>, layer: usize, part: usize) -> DeviceStack {
         let (span, at) = self.places[layer][part];
         held.stack(span, at)
     }
@@ -178,7 +178,7 @@ impl Case {
     pub fn put(
         &self,
         part: usize,
-        stack: &Stack,
+        stack: &DeviceStack,
         chosen: &[usize],
         experts: &dyn Fn(usize) -> bool,
         y: &Memory,
@@ -379,7 +379,7 @@ pub fn wrong_tables(case: &Case) -> Checked {
             let bytes: Vec<u8> = table.into_iter().flat_map(i32::to_ne_bytes).collect();
             memory.write(0, &bytes).map_err(said)?;
             let y = case.outputs()?;
-            let stack = Stack { table: memory.address(), pieces, ..right };
+            let stack = DeviceStack { table: memory.address(), pieces, ..right };
             case.put(0, &stack, &chosen, &|_| true, &y[0])?;
             driver.wait(case.gpu, case.stream).map_err(said)?;
             rows(&y[0], case.blocks[0].rows).map_err(said)

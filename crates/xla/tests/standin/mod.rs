@@ -112,11 +112,11 @@ fn functions() -> api::Api {
             XLA_FFI_Error_GetMessage: null(),
             XLA_FFI_Error_Destroy: Some(error_destroy),
             XLA_FFI_Handler_Register: null(),
-            XLA_FFI_Stream_Get: std::mem::transmute::<Unused, api::Function<_>>(unused),
+            XLA_FFI_Stream_Get: std::mem::transmute::<Unused, api::FfiFunction<_>>(unused),
             XLA_FFI_Type_Register: null(),
             XLA_FFI_ExecutionContext_Get: null(),
-            XLA_FFI_State_Set: std::mem::transmute::<Unused, api::Function<_>>(unused),
-            XLA_FFI_State_Get: std::mem::transmute::<Unused, api::Function<_>>(unused),
+            XLA_FFI_State_Set: std::mem::transmute::<Unused, api::FfiFunction<_>>(unused),
+            XLA_FFI_State_Get: std::mem::transmute::<Unused, api::FfiFunction<_>>(unused),
             XLA_FFI_DeviceMemory_Allocate: null(),
             XLA_FFI_DeviceMemory_Free: null(),
             XLA_FFI_ThreadPool_Schedule: Some(schedule),
@@ -124,7 +124,7 @@ fn functions() -> api::Api {
             XLA_FFI_Future_Create: null(),
             XLA_FFI_Future_SetAvailable: null(),
             XLA_FFI_Future_SetError: null(),
-            XLA_FFI_RunId_Get: std::mem::transmute::<Unused, api::Function<_>>(unused),
+            XLA_FFI_RunId_Get: std::mem::transmute::<Unused, api::FfiFunction<_>>(unused),
             XLA_FFI_DeviceOrdinal_Get: device,
         }
     }

@@ -79,7 +79,7 @@ fn functions() -> api::Api {
         api.XLA_FFI_State_Get = state_get;
         api.XLA_FFI_DeviceOrdinal_Get = device;
         api.XLA_FFI_Stream_Get = stream;
-        api.XLA_FFI_RunId_Get = std::mem::transmute::<Unused, api::Function<_>>(unused);
+        api.XLA_FFI_RunId_Get = std::mem::transmute::<Unused, api::FfiFunction<_>>(unused);
         api
     }
 }

@@ -81,7 +81,7 @@ pub struct ExpertsArgs {
 
 /// The results with one size. Fields are only ever added.
 #[derive(Debug, Serialize)]
-struct Row {
+struct SizeRow {
     /// `slots`; `map` if the model fits.
     way: &'static str,
     /// All files of the model.
@@ -144,16 +144,19 @@ struct Costs {
 
 /// Limits that follow from the hits of a replay.
 #[derive(Debug, Serialize)]
-struct Limits {
+struct ReplayLimits {
     read_bytes_per_token: f64,
     /// The rate that the disk and memory allow, whichever is lower.
     tokens_per_second: f64,
 }
 
 impl Costs {
-    fn limits(&self, replayed: Replayed) -> Limits {
+    fn limits(&self, replayed: Replayed) -> ReplayLimits {
         let read = (replayed.wanted - replayed.hits) as f64 * self.bytes / self.tokens;
-        Limits { read_bytes_per_token: read, tokens_per_second: self.roofs.tokens_per_second(read) }
+        ReplayLimits {
+            read_bytes_per_token: read,
+            tokens_per_second: self.roofs.tokens_per_second(read),
+        }
     }
 }
 
@@ -169,9 +172,9 @@ struct Replay {
     least_recent: f64,
     clairvoyant: f64,
     /// The limits per token, in the same order; null unless a size was measured in which experts were read when they were chosen.
-    alight_limits: Option<Limits>,
-    least_recent_limits: Option<Limits>,
-    clairvoyant_limits: Option<Limits>,
+    alight_limits: Option<ReplayLimits>,
+    least_recent_limits: Option<ReplayLimits>,
+    clairvoyant_limits: Option<ReplayLimits>,
 }
 
 /// Runs the command.
@@ -201,7 +204,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     let mut costs = None;
     if !args.json {
         let line = "   memory   room   hits  read/token  reads/expert  wait/token  idle/token  prompt t/s  answer t/s   roof t/s\n";
-        output::report(line)?;
+        output::lines(line)?;
     }
     for memory in &args.memory {
         say::progress(&format!("{}: reading", units::bytes(*memory)));
@@ -216,7 +219,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         row.same_answer = *expected == tokens;
         match args.json {
             true => output::json(&row)?,
-            false => output::report(human(&row))?,
+            false => output::lines(&human(&row))?,
         }
         if !row.same_answer {
             return Err(Stop::Failed(anyhow!(
@@ -229,7 +232,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
             say::progress("");
             match (told, args.json) {
                 (Ok(told), true) => output::json(&told)?,
-                (Ok(told), false) => output::report(told.human())?,
+                (Ok(told), false) => output::lines(&told.human())?,
                 // If its group kills the process, that is a result for the map, and has no bearing on the slots.
                 (Err(error), _) => say::note(&format!("the map was not measured: {error:#}")),
             }
@@ -294,7 +297,9 @@ fn report_replay(trace: &ExpertTrace, costs: Option<Costs>, json: bool) -> Outco
         };
         match json {
             true => output::json(&row)?,
-            false => output::report(std::mem::take(&mut heading).to_owned() + &row.human(percent))?,
+            false => {
+                output::lines(&(std::mem::take(&mut heading).to_owned() + &row.human(percent)))?
+            }
         }
     }
     say::progress("");
@@ -379,7 +384,7 @@ fn measure(
     args: &ExpertsArgs,
     memory: u64,
     disk: f64,
-) -> Outcome<(Row, Vec<u32>, ExpertTrace, Option<Costs>)> {
+) -> Outcome<(SizeRow, Vec<u32>, ExpertTrace, Option<Costs>)> {
     let options = OpenOptions {
         threads: args.threads,
         memory: Some(memory),
@@ -402,7 +407,7 @@ fn measure(
         (change(|counts| counts.brought as f64), change(|counts| counts.reads as f64));
     let roofs = Roofs { disk, memory: limits.read_bytes_per_second / (work.bytes() / n) };
     let costs = slots.map(|slots| Costs { bytes: slots.sizes.slot_bytes(), roofs, tokens: n });
-    let row = Row {
+    let row = SizeRow {
         way: if slots.is_some() { "slots" } else { "map" },
         files: model.load_report().files.into_iter().map(|file| file.path).collect(),
         memory,
@@ -426,7 +431,7 @@ fn measure(
     Ok((row, ran.tokens, ran.trace, costs))
 }
 
-fn human(row: &Row) -> String {
+fn human(row: &SizeRow) -> String {
     let percent = |share: f64| format!("{:.0} %", (100.0 * share).floor());
     let room = row.room.zip(row.experts).map(|(room, all)| room as f64 / all as f64);
     format!(

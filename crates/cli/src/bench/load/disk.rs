@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
-use alight_pages::transfer::{Method, Options, Piece, transfer};
+use alight_pages::transfer::{Piece, TransferMethod, TransferOptions, transfer};
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 
@@ -38,10 +38,11 @@ impl Disk {
             let pieces: Vec<Piece> = (0..len.div_ceil(PIECE))
                 .map(|i| Piece::slot(i * PIECE..((i + 1) * PIECE).min(len)))
                 .collect();
-            let options = Options::default();
+            let options = TransferOptions::default();
             let never = AtomicBool::new(false);
-            let done = transfer(file, path, &pieces, Method::Direct, &options, &never, &|_, _| {})
-                .map_err(|e| anyhow!(e))?;
+            let done =
+                transfer(file, path, &pieces, TransferMethod::Direct, &options, &never, &|_, _| {})
+                    .map_err(|e| anyhow!(e))?;
             all += done.took.as_secs_f64() * 1e3;
             self.how = format!(
                 "{}, {}",
@@ -68,8 +69,8 @@ pub fn rate(path: &Path) -> anyhow::Result<f64> {
         .step_by(PIECE as usize)
         .map(|start| Piece::slot(start..end.min(start + PIECE)))
         .collect();
-    let (options, never) = (Options::default(), AtomicBool::new(false));
-    let done = transfer(&file, path, &pieces, Method::Direct, &options, &never, &|_, _| {})
+    let (options, never) = (TransferOptions::default(), AtomicBool::new(false));
+    let done = transfer(&file, path, &pieces, TransferMethod::Direct, &options, &never, &|_, _| {})
         .map_err(|e| anyhow!(e))?;
     Ok((end - first) as f64 / done.took.as_secs_f64())
 }

@@ -32,7 +32,7 @@ use crate::{new_file, output, say};
 use cells::{Cell, State, Variant};
 use child::{Child, Sample};
 use files::Files;
-use report::Report;
+use report::LoadReport;
 pub use resident::ResidentArgs;
 pub use resident::main as resident;
 
@@ -134,7 +134,11 @@ pub fn main(args: &LoadArgs) -> Outcome {
         written.with_context(|| format!("cannot write '{}'", path.display()))?;
         new.commit().map_err(|e| anyhow!(e))?;
     }
-    if args.json { output::json(&report) } else { output::report(table::write(&report)) }
+    if args.json {
+        output::json(&report)
+    } else {
+        output::lines(&table::write(&report, output::columns()))
+    }
 }
 
 fn measure(
@@ -143,7 +147,7 @@ fn measure(
     canonical: &Files,
     packed: Option<&Files>,
     interrupt: Interrupt,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<LoadReport> {
     let files = |cell: &Cell| match cell.variant {
         Variant::Packed => packed.ok_or_else(|| anyhow!("there is no packed file")),
         _ => Ok(canonical),
@@ -180,5 +184,5 @@ fn measure(
         }
     }
     say::progress("");
-    Ok(Report::new(canonical, packed, args.repetitions, &disk, cells, &samples))
+    Ok(LoadReport::new(canonical, packed, args.repetitions, &disk, cells, &samples))
 }

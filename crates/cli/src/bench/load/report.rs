@@ -14,7 +14,7 @@ use rusage::Summary;
 
 /// The result. Times in milliseconds, memory in bytes.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct LoadReport {
     /// `load`.
     what: &'static str,
     /// The canonical model.
@@ -104,7 +104,7 @@ impl CellReport {
     }
 }
 
-impl Report {
+impl LoadReport {
     /// Creates the report; `samples[i]` belong to `cells[i]`.
     pub fn new(
         canonical: &Files,
@@ -113,7 +113,7 @@ impl Report {
         disk: &Disk,
         cells: &[Cell],
         samples: &[Vec<Sample>],
-    ) -> Report {
+    ) -> LoadReport {
         let disk = Summary::of(&disk.alight_ms).map(|alight| DiskReport {
             alight_ms: Some(alight),
             alight_how: disk.how.clone(),
@@ -143,7 +143,7 @@ impl Report {
         }
         let mut tokens = samples.iter().flatten().map(|s| s.token);
         let first = tokens.next().flatten();
-        Report {
+        LoadReport {
             what: "load",
             model: canonical.first().to_owned(),
             bytes: canonical.bytes,
@@ -233,7 +233,7 @@ pub mod tests {
 
     /// Returns a report of all cells without a packed file; the n-th cell takes n + 1 times 100 ms,
     /// and the disk 50 ms.
-    pub fn some_report() -> Report {
+    pub fn some_report() -> LoadReport {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a<b>&c.gguf");
         let mut builder = alight_formats::gguf::write::Builder::new();
@@ -268,7 +268,7 @@ pub mod tests {
             })
             .collect();
         let disk = Disk { alight_ms: vec![50.0, 50.0], fio_ms: vec![], how: "io_uring".to_owned() };
-        Report::new(&files, None, 2, &disk, &cells, &samples)
+        LoadReport::new(&files, None, 2, &disk, &cells, &samples)
     }
 
     #[test]
@@ -307,8 +307,9 @@ pub mod tests {
     #[test]
     fn a_heading_says_what_was_found() {
         let mut report = some_report();
-        let text =
-            |report: &Report, state| heading(state, &report.of_state(state).collect::<Vec<_>>());
+        let text = |report: &LoadReport, state| {
+            heading(state, &report.of_state(state).collect::<Vec<_>>())
+        };
         assert_eq!(
             text(&report, State::Cold),
             "cold: nothing of the file in the page cache, a new process"

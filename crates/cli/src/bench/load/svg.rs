@@ -1,7 +1,7 @@
 //! The times to the first token as a picture: a bar for each cell, readable on light and dark pages.
 
 use super::cells::{State, Variant};
-use super::report::{CellReport, DiskReport, Report};
+use super::report::{CellReport, DiskReport, LoadReport};
 use crate::bench::svg::text;
 use crate::units;
 
@@ -28,7 +28,7 @@ text { font: 12px system-ui, sans-serif; fill: #222 }
 ";
 
 /// Draws the report.
-pub fn draw(report: &Report) -> String {
+pub fn draw(report: &LoadReport) -> String {
     let mut body = String::new();
     let mut y = 24.0;
     let name = report.model.file_name().unwrap_or_default().to_string_lossy();

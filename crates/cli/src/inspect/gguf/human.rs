@@ -6,7 +6,9 @@ use alight_formats::gguf::{Array, Gguf, TensorInfo, Value};
 use alight_formats::packed::LAYOUT;
 
 use super::Opened;
-use crate::inspect::parts::{Row, SHOWN, View, cached_line, name, quoted, tensors, totals, types};
+use crate::inspect::parts::{
+    SHOWN, TensorRow, View, cached_line, name, quoted, tensors, totals, types,
+};
 use crate::terminal_text;
 use crate::units;
 
@@ -15,12 +17,12 @@ pub fn write(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<
     heading(model, view, out)?;
     metadata(model.files[0].gguf, view, out)?;
     types(&model.summary, out)?;
-    let rows: Vec<Row> = model
+    let rows: Vec<TensorRow> = model
         .catalog
         .tensors
         .iter()
         .zip(&model.cached.tensors)
-        .map(|(t, cached)| Row {
+        .map(|(t, cached)| TensorRow {
             name: t.info.name,
             ty: type_of(&t.info),
             shape: t.info.shape(),

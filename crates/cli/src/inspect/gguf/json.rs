@@ -37,7 +37,7 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         Some(Value::Str(bytes)) => Some(String::from_utf8_lossy(bytes)),
         _ => None,
     };
-    let report = Report {
+    let report = GgufJson {
         format: "gguf",
         shape_order: "innermost first",
         architecture: text("general.architecture"),
@@ -45,16 +45,22 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         summary: &model.summary,
         experts: model.experts.as_ref(),
         session: model.session.as_ref(),
-        files: model.files.iter().zip(&model.cached.files).map(File::of).collect(),
+        files: model.files.iter().zip(&model.cached.files).map(GgufFileJson::of).collect(),
         metadata: Metadata(gguf),
-        tensors: model.catalog.tensors.iter().zip(&model.cached.tensors).map(Tensor::of).collect(),
+        tensors: model
+            .catalog
+            .tensors
+            .iter()
+            .zip(&model.cached.tensors)
+            .map(GgufTensorJson::of)
+            .collect(),
     };
     escape_json(&report, &mut *out)?;
     out.write_all(b"\n")
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct GgufJson<'a> {
     format: &'static str,
     shape_order: &'static str,
     architecture: Option<Cow<'a, str>>,
@@ -67,13 +73,13 @@ struct Report<'a> {
     /// Only for an architecture that alight runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a SessionMemory>,
-    files: Vec<File<'a>>,
+    files: Vec<GgufFileJson<'a>>,
     metadata: Metadata<'a>,
-    tensors: Vec<Tensor<'a>>,
+    tensors: Vec<GgufTensorJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct File<'a> {
+struct GgufFileJson<'a> {
     path: Cow<'a, str>,
     bytes: u64,
     version: u32,
@@ -86,9 +92,9 @@ struct File<'a> {
     cached_source: Option<&'static str>,
 }
 
-impl<'a> File<'a> {
-    fn of((file, cached): (&OpenedFile<'a>, &Option<FileCached>)) -> File<'a> {
-        File {
+impl<'a> GgufFileJson<'a> {
+    fn of((file, cached): (&OpenedFile<'a>, &Option<FileCached>)) -> GgufFileJson<'a> {
+        GgufFileJson {
             path: file.path.to_string_lossy(),
             bytes: file.bytes,
             version: file.gguf.version,
@@ -104,7 +110,7 @@ impl<'a> File<'a> {
 }
 
 #[derive(Serialize)]
-struct Tensor<'a> {
+struct GgufTensorJson<'a> {
     name: &'a str,
     #[serde(rename = "type")]
     ty: &'static str,
@@ -122,10 +128,10 @@ struct Tensor<'a> {
     cached_bytes: Option<u64>,
 }
 
-impl<'a> Tensor<'a> {
-    fn of((placed, cached): (&'a Placed<'a>, &Option<u64>)) -> Tensor<'a> {
+impl<'a> GgufTensorJson<'a> {
+    fn of((placed, cached): (&'a Placed<'a>, &Option<u64>)) -> GgufTensorJson<'a> {
         let info = &placed.info;
-        Tensor {
+        GgufTensorJson {
             name: info.name,
             ty: info.ty.name(),
             layout: layout(info.packed),
@@ -149,16 +155,16 @@ struct Metadata<'a>(&'a Gguf<'a>);
 
 impl Serialize for Metadata<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.0.metadata.iter().map(|(key, value)| Entry { key, value }))
+        s.collect_seq(self.0.metadata.iter().map(|(key, value)| GgufEntryJson { key, value }))
     }
 }
 
-struct Entry<'a> {
+struct GgufEntryJson<'a> {
     key: &'a str,
     value: &'a Value<'a>,
 }
 
-impl Serialize for Entry<'_> {
+impl Serialize for GgufEntryJson<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let array = match self.value {
             Value::Array(array) => Some(array),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Listing;
 use crate::inspect::cached::AsFound;
-use crate::inspect::parts::{Row, View, cached_line, name, quoted, tensors, totals, types};
+use crate::inspect::parts::{TensorRow, View, cached_line, name, quoted, tensors, totals, types};
 use crate::terminal_text::{self, one_line};
 use crate::units;
 
@@ -41,11 +41,11 @@ pub fn write(
     }
     metadata(listing, view, out)?;
     types(&summary, out)?;
-    let rows: Vec<Row> = listing
+    let rows: Vec<TensorRow> = listing
         .tensors
         .iter()
         .zip(&cached.tensors)
-        .map(|(t, cached)| Row {
+        .map(|(t, cached)| TensorRow {
             name: &t.name,
             ty: t.ty.to_owned(),
             shape: &t.shape,

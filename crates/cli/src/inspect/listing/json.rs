@@ -27,13 +27,13 @@ pub fn write(listing: &Listing, found: &AsFound, out: &mut dyn Write) -> io::Res
     let cached = listing.cached(found);
     let files = listing.files.iter().zip(&cached.files).enumerate();
     let tensors = listing.tensors.iter().zip(&cached.tensors);
-    let report = Report {
+    let report = ListingJson {
         format: listing.format,
         shape_order: listing.order.name(),
         summary: listing.summary(),
         notes: &listing.notes,
         files: files
-            .map(|(index, (file, cached))| File {
+            .map(|(index, (file, cached))| FileJson {
                 path: file.map.path().to_string_lossy(),
                 about: &file.about,
                 bytes: file.map.len() as u64,
@@ -45,9 +45,9 @@ pub fn write(listing: &Listing, found: &AsFound, out: &mut dyn Write) -> io::Res
                 cached_source: cached.as_ref().map(|c| c.source),
             })
             .collect(),
-        metadata: listing.metadata.iter().map(|(key, value)| Entry { key, value }).collect(),
+        metadata: listing.metadata.iter().map(|(key, value)| EntryJson { key, value }).collect(),
         tensors: tensors
-            .map(|(t, cached)| Tensor {
+            .map(|(t, cached)| TensorJson {
                 name: &t.name,
                 ty: t.ty,
                 shape: &t.shape,
@@ -65,19 +65,19 @@ pub fn write(listing: &Listing, found: &AsFound, out: &mut dyn Write) -> io::Res
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct ListingJson<'a> {
     format: &'static str,
     shape_order: &'static str,
     #[serde(flatten)]
     summary: Summary,
     notes: &'a [String],
-    files: Vec<File<'a>>,
-    metadata: Vec<Entry<'a>>,
-    tensors: Vec<Tensor<'a>>,
+    files: Vec<FileJson<'a>>,
+    metadata: Vec<EntryJson<'a>>,
+    tensors: Vec<TensorJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct File<'a> {
+struct FileJson<'a> {
     path: Cow<'a, str>,
     about: &'a str,
     bytes: u64,
@@ -90,13 +90,13 @@ struct File<'a> {
 }
 
 #[derive(Serialize)]
-struct Entry<'a> {
+struct EntryJson<'a> {
     key: &'a str,
     value: &'a Value,
 }
 
 #[derive(Serialize)]
-struct Tensor<'a> {
+struct TensorJson<'a> {
     name: &'a str,
     #[serde(rename = "type")]
     ty: &'static str,

@@ -22,11 +22,11 @@ pub struct Listing {
     /// The order of shapes.
     pub order: ShapeOrder,
     /// The files, at least one.
-    pub files: Vec<File>,
+    pub files: Vec<ListedFile>,
     /// Key and value, in the order of the file.
     pub metadata: Vec<(String, Value)>,
     /// The tensors, in the order of their data.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<ListedTensor>,
     /// Unusual properties of the model that are not errors.
     pub notes: Vec<String>,
 }
@@ -42,7 +42,7 @@ pub enum ShapeOrder {
 
 /// One file.
 #[derive(Debug)]
-pub struct File {
+pub struct ListedFile {
     /// The file, mapped; only its header has been touched.
     pub map: Map,
     /// Details about it: "GGJT version 3", or nothing.
@@ -56,7 +56,7 @@ pub struct File {
 
 /// One tensor.
 #[derive(Debug)]
-pub struct Tensor {
+pub struct ListedTensor {
     /// Name.
     pub name: String,
     /// The format's name of the type.
@@ -69,7 +69,7 @@ pub struct Tensor {
     pub range: Range<u64>,
 }
 
-impl Tensor {
+impl ListedTensor {
     /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         // Readers check it against the bytes.

@@ -24,7 +24,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 pub use self::parts::Placed;
-use self::parts::{Kind, Part, Watched};
+use self::parts::{Part, PartKind, Watched};
 use super::cached::{AsFound, Canvas, picture};
 use super::{gguf, list};
 use crate::outcome::{Outcome, Stop};
@@ -121,7 +121,7 @@ fn lines(watched: &Watched, every: Duration, json: bool) -> Outcome {
     loop {
         let look = looking.look()?;
         if json {
-            output::json(&Line::of(watched, &look))?;
+            output::json(&SampleLine::of(watched, &look))?;
         } else {
             let shares: Vec<f64> =
                 watched.parts.iter().zip(&look.parts).map(|(p, c)| p.share(*c)).collect();
@@ -138,7 +138,7 @@ fn lines(watched: &Watched, every: Duration, json: bool) -> Outcome {
 
 /// A sample as JSON. Fields are only ever added.
 #[derive(Serialize)]
-struct Line<'a> {
+struct SampleLine<'a> {
     elapsed_s: f64,
     bytes: u64,
     cached_bytes: u64,
@@ -157,19 +157,19 @@ struct PartLine<'a> {
     cached_bytes: u64,
 }
 
-impl<'a> Line<'a> {
-    fn of(watched: &'a Watched, look: &Look) -> Line<'a> {
+impl<'a> SampleLine<'a> {
+    fn of(watched: &'a Watched, look: &Look) -> SampleLine<'a> {
         let part = |(part, cached): (&'a Part, &u64)| PartLine {
             part: part.kind.name(),
             layer: match part.kind {
-                Kind::Layer(n) => Some(n),
+                PartKind::Layer(n) => Some(n),
                 _ => None,
             },
             name: &part.label,
             bytes: part.bytes,
             cached_bytes: *cached,
         };
-        Line {
+        SampleLine {
             elapsed_s: look.elapsed.as_secs_f64(),
             bytes: look.bytes,
             cached_bytes: look.cached,
@@ -180,7 +180,7 @@ impl<'a> Line<'a> {
 }
 
 /// An event while a terminal shows the picture.
-enum Event {
+enum ScreenEvent {
     Key(u8),
     Signal(i32),
 }
@@ -199,7 +199,8 @@ fn on_terminal(watched: &Watched, every: Duration, canvas: Canvas) -> Outcome {
     let caught = caught.into_iter().filter(|&s| !is_ignored(s)).chain([SIGWINCH]);
     let mut signals = Signals::new(caught).context("cannot handle signals")?;
     let to = send.clone();
-    let listen = move || signals.forever().all(|signal| to.send(Event::Signal(signal)).is_ok());
+    let listen =
+        move || signals.forever().all(|signal| to.send(ScreenEvent::Signal(signal)).is_ok());
     thread::Builder::new().name("signals".into()).spawn(listen).context("cannot start a thread")?;
     let terminal = Terminal::of_process().context("there is no terminal")?;
     let mut keys = Some(send);
@@ -238,7 +239,7 @@ fn shown(
     looking: &mut Looking<'_>,
     every: Duration,
     canvas: Canvas,
-    events: &Receiver<Event>,
+    events: &Receiver<ScreenEvent>,
 ) -> Left {
     loop {
         let look = match looking.look() {
@@ -254,11 +255,11 @@ fn shown(
             }
             match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 // Another size: redraw.
-                Ok(Event::Signal(SIGWINCH)) => continue,
-                Ok(Event::Signal(SIGINT)) => return Left::Done(Err(Stop::Interrupted)),
-                Ok(Event::Signal(signal)) => return Left::By(signal),
-                Ok(Event::Key(b'q' | b'Q')) => return Left::Done(Ok(())),
-                Ok(Event::Key(_)) => continue,
+                Ok(ScreenEvent::Signal(SIGWINCH)) => continue,
+                Ok(ScreenEvent::Signal(SIGINT)) => return Left::Done(Err(Stop::Interrupted)),
+                Ok(ScreenEvent::Signal(signal)) => return Left::By(signal),
+                Ok(ScreenEvent::Key(b'q' | b'Q')) => return Left::Done(Ok(())),
+                Ok(ScreenEvent::Key(_)) => continue,
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Left::Done(Err(Stop::Failed(anyhow!(
@@ -271,11 +272,11 @@ fn shown(
 }
 
 /// Listens for keys. If none can be read, signals can still end the program.
-fn listen_for_keys(terminal: &'static Terminal, send: Sender<Event>) {
+fn listen_for_keys(terminal: &'static Terminal, send: Sender<ScreenEvent>) {
     let listen = move || {
         let mut key = [0];
         while matches!(terminal.keys().read(&mut key), Ok(1))
-            && send.send(Event::Key(key[0])).is_ok()
+            && send.send(ScreenEvent::Key(key[0])).is_ok()
         {}
     };
     let _ = thread::Builder::new().name("keys".into()).spawn(listen);

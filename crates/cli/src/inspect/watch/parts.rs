@@ -21,7 +21,7 @@ pub struct Placed {
 
 /// The kind of a part; parts are shown in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum PartKind {
     /// Everything before the first tensor.
     Header,
     /// The embedding of tokens.
@@ -34,31 +34,31 @@ pub enum Kind {
     Output,
 }
 
-impl Kind {
+impl PartKind {
     /// Returns its name in the JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Header => "header",
-            Kind::Embedding => "embedding",
-            Kind::Layer(_) => "layer",
-            Kind::Other => "other",
-            Kind::Output => "output",
+            PartKind::Header => "header",
+            PartKind::Embedding => "embedding",
+            PartKind::Layer(_) => "layer",
+            PartKind::Other => "other",
+            PartKind::Output => "output",
         }
     }
 }
 
 /// A range of bytes of the file with this index.
-type Piece = (usize, Range<u64>);
+type FileRange = (usize, Range<u64>);
 
 /// A part, and its location.
 #[derive(Debug)]
 pub struct Part {
-    pub kind: Kind,
+    pub kind: PartKind,
     /// `layer 7`, or `v.blk.7` of another stack of layers.
     pub label: String,
     pub bytes: u64,
     /// In order, with gaps between them.
-    ranges: Vec<Piece>,
+    ranges: Vec<FileRange>,
 }
 
 impl Part {
@@ -81,24 +81,24 @@ impl Watched {
     /// # Errors
     /// The system does not count the cached pages of these files.
     pub fn of(maps: Vec<Map>, tensors: Vec<Placed>) -> anyhow::Result<Watched> {
-        let mut parts: BTreeMap<(Kind, String), Vec<Piece>> = BTreeMap::new();
+        let mut parts: BTreeMap<(PartKind, String), Vec<FileRange>> = BTreeMap::new();
         let mut begins: Vec<u64> = maps.iter().map(|map| map.len() as u64).collect();
         for Placed { name, file, range } in tensors {
             begins[file] = begins[file].min(range.start);
             let (stack, kind) = kind_of(&name);
             let label = match kind {
                 // The usual names of the only stack of layers.
-                Kind::Layer(n) if ["blk", "layers", "model.layers"].contains(&stack) => {
+                PartKind::Layer(n) if ["blk", "layers", "model.layers"].contains(&stack) => {
                     format!("layer {n}")
                 }
-                Kind::Layer(n) => format!("{stack}.{n}"),
+                PartKind::Layer(n) => format!("{stack}.{n}"),
                 kind => kind.name().to_owned(),
             };
             parts.entry((kind, label)).or_default().push((file, range));
         }
         let headers = begins.iter().enumerate().map(|(file, begin)| (file, 0..*begin)).collect();
-        parts.insert((Kind::Header, Kind::Header.name().to_owned()), headers);
-        let part = |((kind, label), ranges): ((Kind, String), Vec<_>)| {
+        parts.insert((PartKind::Header, PartKind::Header.name().to_owned()), headers);
+        let part = |((kind, label), ranges): ((PartKind, String), Vec<_>)| {
             let ranges = joined(ranges);
             let bytes = ranges.iter().map(|(_, range)| range.end - range.start).sum();
             Part { kind, label, bytes, ranges }
@@ -149,32 +149,32 @@ impl Watched {
 }
 
 /// Returns the part that a tensor belongs to, by its name; for a layer also the text before its number.
-fn kind_of(name: &str) -> (&str, Kind) {
+fn kind_of(name: &str) -> (&str, PartKind) {
     let mut at = 0;
     for word in name.split('.') {
         if let Ok(n) = word.parse::<u64>()
             && word.bytes().all(|b| b.is_ascii_digit())
             && at > 0
         {
-            return (&name[..at - 1], Kind::Layer(n));
+            return (&name[..at - 1], PartKind::Layer(n));
         }
         at += word.len() + 1;
     }
     let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
     let kind = if has(&["embd", "embed", "embeddings", "wte"]) {
-        Kind::Embedding
+        PartKind::Embedding
     } else if has(&["output", "lm_head", "norm"]) {
-        Kind::Output
+        PartKind::Output
     } else {
-        Kind::Other
+        PartKind::Other
     };
     ("", kind)
 }
 
 /// Returns the same bytes in fewer ranges, so that there are fewer queries and pages at the ends count once.
-fn joined(mut ranges: Vec<Piece>) -> Vec<Piece> {
+fn joined(mut ranges: Vec<FileRange>) -> Vec<FileRange> {
     ranges.sort_by_key(|(file, range)| (*file, range.start));
-    let mut all: Vec<Piece> = Vec::new();
+    let mut all: Vec<FileRange> = Vec::new();
     for (file, range) in ranges {
         match all.last_mut() {
             Some((same, last))
@@ -195,18 +195,18 @@ mod tests {
     #[test]
     fn names_say_what_a_tensor_is_part_of() {
         for (name, kind) in [
-            ("token_embd.weight", ("", Kind::Embedding)),
-            ("model.embed_tokens.weight", ("", Kind::Embedding)),
-            ("blk.0.attn_q.weight", ("blk", Kind::Layer(0))),
-            ("model.layers.31.mlp.up_proj.weight", ("model.layers", Kind::Layer(31))),
-            ("v.blk.2.ln1.bias", ("v.blk", Kind::Layer(2))),
-            ("h.7.attn.weight", ("h", Kind::Layer(7))),
-            ("output_norm.weight", ("", Kind::Output)),
-            ("lm_head.weight", ("", Kind::Output)),
-            ("rope_freqs.weight", ("", Kind::Other)),
-            ("4.weight", ("", Kind::Other)),
-            ("blk.+4.weight", ("", Kind::Other)),
-            ("", ("", Kind::Other)),
+            ("token_embd.weight", ("", PartKind::Embedding)),
+            ("model.embed_tokens.weight", ("", PartKind::Embedding)),
+            ("blk.0.attn_q.weight", ("blk", PartKind::Layer(0))),
+            ("model.layers.31.mlp.up_proj.weight", ("model.layers", PartKind::Layer(31))),
+            ("v.blk.2.ln1.bias", ("v.blk", PartKind::Layer(2))),
+            ("h.7.attn.weight", ("h", PartKind::Layer(7))),
+            ("output_norm.weight", ("", PartKind::Output)),
+            ("lm_head.weight", ("", PartKind::Output)),
+            ("rope_freqs.weight", ("", PartKind::Other)),
+            ("4.weight", ("", PartKind::Other)),
+            ("blk.+4.weight", ("", PartKind::Other)),
+            ("", ("", PartKind::Other)),
         ] {
             assert_eq!(kind_of(name), kind, "{name}");
         }

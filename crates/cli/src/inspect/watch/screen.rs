@@ -3,11 +3,11 @@
 use unicode_width::UnicodeWidthStr;
 
 use super::Look;
-use super::parts::{Kind, Watched};
+use super::parts::{PartKind, Watched};
 use crate::inspect::cached::{Canvas, bar, picture};
 use crate::inspect::parts::name;
 use crate::terminal_text;
-use crate::units;
+use crate::{layout, units};
 
 /// Columns and rows.
 #[derive(Clone, Copy, Debug)]
@@ -17,14 +17,10 @@ pub struct Size {
 }
 
 impl Size {
-    /// Returns the size of the terminal on standard output. If it reports 0, the default is used.
+    /// Returns the size of the terminal on standard output.
     pub fn of_stdout() -> Size {
-        let size = terminal_size::terminal_size_of(std::io::stdout());
-        let (columns, rows) = size.map_or((0, 0), |(w, h)| (usize::from(w.0), usize::from(h.0)));
-        Size {
-            columns: if columns == 0 { 80 } else { columns },
-            rows: if rows == 0 { 24 } else { rows },
-        }
+        let (columns, rows) = layout::size(std::io::stdout()).unwrap_or((80, 24));
+        Size { columns, rows }
     }
 }
 
@@ -38,7 +34,7 @@ const PERCENT: usize = 5;
 const BARS: [usize; 4] = [10, 6, 4, 0];
 
 /// One part, or several consecutive ones, with its share.
-struct Cell {
+struct ScreenCell {
     label: String,
     bytes: u64,
     cached: u64,
@@ -94,7 +90,13 @@ fn table(watched: &Watched, look: &Look, width: usize, room: usize, canvas: Canv
     Vec::new()
 }
 
-fn drawn(cells: &[Cell], rows: usize, label: usize, width: usize, canvas: Canvas) -> Vec<String> {
+fn drawn(
+    cells: &[ScreenCell],
+    rows: usize,
+    label: usize,
+    width: usize,
+    canvas: Canvas,
+) -> Vec<String> {
     let mut lines = vec![String::new(); rows];
     for (i, cell) in cells.iter().enumerate() {
         let line = &mut lines[i % rows];
@@ -113,12 +115,12 @@ fn drawn(cells: &[Cell], rows: usize, label: usize, width: usize, canvas: Canvas
 }
 
 /// Returns the parts, with up to `together` layers of a stack combined.
-fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<Cell> {
-    let mut cells: Vec<(Cell, Option<(&str, usize)>)> = Vec::new();
+fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<ScreenCell> {
+    let mut cells: Vec<(ScreenCell, Option<(&str, usize)>)> = Vec::new();
     for (part, cached) in watched.parts.iter().zip(&look.parts) {
         let stack = match part.kind {
             // Everything before the number.
-            Kind::Layer(_) => part.label.rfind([' ', '.']).map(|at| &part.label[..=at]),
+            PartKind::Layer(_) => part.label.rfind([' ', '.']).map(|at| &part.label[..=at]),
             _ => None,
         };
         if let (Some(stack), Some((cell, Some((same, count))))) = (stack, cells.last_mut())
@@ -132,7 +134,7 @@ fn cells(watched: &Watched, look: &Look, together: usize) -> Vec<Cell> {
             *count += 1;
             continue;
         }
-        let cell = Cell { label: name(&part.label), bytes: part.bytes, cached: *cached };
+        let cell = ScreenCell { label: name(&part.label), bytes: part.bytes, cached: *cached };
         cells.push((cell, stack.map(|stack| (stack, 1))));
     }
     cells.into_iter().map(|(cell, _)| cell).collect()

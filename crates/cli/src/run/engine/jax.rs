@@ -1,6 +1,6 @@
 //! The JAX engine: a Python process (`alight.jax._engine`) that receives prompts as token ids and returns tokens.
 //!
-//! Each direction has its own pipe, with one JSON value a line ([`Order`], [`Report`]); standard error is the user's. The process
+//! Each direction has its own pipe, with one JSON value a line ([`ProcessRequest`], [`ProcessReply`]); standard error is the user's. The process
 //! is started before the model's file is opened, so that it imports JAX meanwhile, and it ends when the pipe of orders is closed,
 //! however this process ended. Its output is checked: a line has a limit, and an invalid one ends the conversation with an error.
 
@@ -53,7 +53,8 @@ pub struct JaxArgs {
 
     /// With --engine jax: compile again, and keep nothing for the next time
     #[arg(long)]
-    no_cache: bool,
+    #[serde(rename = "no_cache")]
+    no_compile_cache: bool,
 }
 
 /// Parses a number of devices.
@@ -120,16 +121,16 @@ impl JaxArgs {
 /// A message to the Python process.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Order<'o> {
-    /// The first order: load the model. [`Report::Ready`] follows.
+enum ProcessRequest<'o> {
+    /// The first order: load the model. [`ProcessReply::Ready`] follows.
     Open { context: usize, memory: Option<u64>, options: &'o JaxArgs },
-    /// [`Report::Kept`], tokens, and [`Report::Done`] follow.
+    /// [`ProcessReply::Kept`], tokens, and [`ProcessReply::Done`] follow.
     Answer { ids: &'o [u32], max_tokens: usize, stop: &'o [u32], sampling: Sampling },
     /// The answer, if there is one, ends early.
     Stop,
 }
 
-impl Order<'_> {
+impl ProcessRequest<'_> {
     /// Returns its serialized line.
     fn line(&self) -> Outcome<String> {
         Ok(serde_json::to_string(self).map_err(|e| anyhow!(e))? + "\n")
@@ -156,7 +157,7 @@ impl Sampling {
 /// A message from the Python process.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Report {
+enum ProcessReply {
     /// The model is loaded; the seconds that JAX and the model took.
     Ready { jax: f64, model: f64 },
     /// An answer begins: this number of tokens of its prompt are not computed again.
@@ -213,11 +214,12 @@ impl Jax {
         self.vocab = tokenizer.vocab_size();
         self.ends = tokenizer.ends().to_vec();
         self.start = vec![("open", open)];
-        let order = Order::Open { context: self.context, memory, options: &self.args }.line()?;
+        let order =
+            ProcessRequest::Open { context: self.context, memory, options: &self.args }.line()?;
         self.order(&order)
     }
 
-    /// Sends the line of an [`Order`]. If the process is gone, the error is the one it reported, or that it is gone.
+    /// Sends the line of an [`ProcessRequest`]. If the process is gone, the error is the one it reported, or that it is gone.
     fn order(&mut self, line: &str) -> Outcome {
         let written = self.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
         match written {
@@ -230,7 +232,7 @@ impl Jax {
     }
 
     /// Returns its next report; `None` when it has closed its pipe.
-    fn next(&mut self) -> Outcome<Option<Report>> {
+    fn next(&mut self) -> Outcome<Option<ProcessReply>> {
         let mut line = Vec::new();
         let read = self.reports.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line);
         let shown = || String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).into_owned();
@@ -242,7 +244,7 @@ impl Jax {
             return Err(what.context(format!("it begins with '{}'", shown())).into());
         }
         match serde_json::from_slice(&line) {
-            Ok(Report::Error(why)) => Err(anyhow!(why).into()),
+            Ok(ProcessReply::Error(why)) => Err(anyhow!(why).into()),
             Ok(report) => Ok(Some(report)),
             Err(error) => Err(anyhow!(
                 "the JAX engine sent '{}', which is no message of its protocol ({error}): are the command \
@@ -254,7 +256,7 @@ impl Jax {
     }
 
     /// Returns its next report. A closed pipe is an error.
-    fn report(&mut self) -> Outcome<Report> {
+    fn report(&mut self) -> Outcome<ProcessReply> {
         match self.next()? {
             Some(report) => Ok(report),
             None => Err(self.gone().into()),
@@ -286,8 +288,8 @@ impl Jax {
     fn settle(&mut self) -> Outcome {
         while self.stopped {
             match self.report()? {
-                Report::Token(_) => {}
-                Report::Done => self.stopped = false,
+                ProcessReply::Token(_) => {}
+                ProcessReply::Done => self.stopped = false,
                 other => return Err(misplaced(&other).into()),
             }
         }
@@ -306,17 +308,17 @@ impl Jax {
         let room = self.context + 1 - prompt;
         loop {
             match self.report()? {
-                Report::Token(id) if (id as usize) < self.vocab && count < most.min(room) => {
+                ProcessReply::Token(id) if (id as usize) < self.vocab && count < most.min(room) => {
                     count += 1;
                     if on_event(Event::Token(id)).is_break() {
                         self.stopped = true;
-                        self.order(&Order::Stop.line()?)?;
+                        self.order(&ProcessRequest::Stop.line()?)?;
                         return Ok(Finish::Interrupted);
                     }
                 }
-                Report::Done if count == most => return Ok(Finish::Length),
-                Report::Done if count == room => return Ok(Finish::ContextFull),
-                Report::Done => return Ok(Finish::Stop),
+                ProcessReply::Done if count == most => return Ok(Finish::Length),
+                ProcessReply::Done if count == room => return Ok(Finish::ContextFull),
+                ProcessReply::Done => return Ok(Finish::Stop),
                 other => return Err(misplaced(&other).into()),
             }
         }
@@ -324,13 +326,13 @@ impl Jax {
 }
 
 /// Returns the error for a message that is not valid at this point.
-fn misplaced(report: &Report) -> anyhow::Error {
+fn misplaced(report: &ProcessReply) -> anyhow::Error {
     anyhow!("the JAX engine sent {report:?}, which has no meaning here")
 }
 
 impl Engine for Jax {
     fn ready(&mut self) -> Outcome {
-        let Report::Ready { jax, model } = self.report()? else {
+        let ProcessReply::Ready { jax, model } = self.report()? else {
             return Err(anyhow!("the JAX engine sent something else before it was ready").into());
         };
         for (name, seconds) in [("jax", jax), ("model", model)] {
@@ -357,11 +359,12 @@ impl Engine for Jax {
         self.settle()?;
         let stop: &[u32] = if request.limits.ignore_eos { &[] } else { &self.ends };
         let sampling = Sampling::of(request.sampling);
-        let order = Order::Answer { ids: request.prompt, max_tokens: most, stop, sampling };
+        let order =
+            ProcessRequest::Answer { ids: request.prompt, max_tokens: most, stop, sampling };
         let order = order.line()?;
         self.order(&order)?;
         let kept = match self.report()? {
-            Report::Kept(kept) if kept < prompt => kept,
+            ProcessReply::Kept(kept) if kept < prompt => kept,
             other => return Err(misplaced(&other).into()),
         };
         let finish = self.tokens(prompt, most, on_event)?;

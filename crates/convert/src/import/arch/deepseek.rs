@@ -4,8 +4,8 @@
 
 use super::config::{Config, whole};
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, EXPERTS, FURTHER, Group, Kind, Layer,
-    MATRICES, Mixture, More, Own, Part, TWO_NORMS, matrix, norm, vector,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, EXPERTS, FURTHER, Group, Layer, MATRICES,
+    Mixture, More, Own, Part, TWO_NORMS, TensorKind, matrix, norm, vector,
 };
 use super::dimensions::MAX_WIDTH;
 use super::llama;
@@ -104,11 +104,11 @@ const KEYS_AND_VALUES: &[Part] = &[
     matrix("self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight", LATENT, Dim::Hidden),
     norm("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", RANK),
     Part {
-        kind: Kind::Transposed(|sizes| (sizes.of(PLAIN), sizes.of(PLAIN) + sizes.of(VALUE))),
+        kind: TensorKind::Transposed(|sizes| (sizes.of(PLAIN), sizes.of(PLAIN) + sizes.of(VALUE))),
         ..matrix("self_attn.kv_b_proj.weight", "attn_k_b.weight", ALL_KEYS, RANK)
     },
     Part {
-        kind: Kind::Heads(values),
+        kind: TensorKind::Heads(values),
         ..matrix("self_attn.kv_b_proj.weight", "attn_v_b.weight", ALL_KEYS, RANK)
     },
     matrix("self_attn.o_proj.weight", "attn_output.weight", Dim::Hidden, ALL_VALUES),
@@ -283,8 +283,8 @@ pub(super) fn routing(
     }
     let scale = config.number("routed_scaling_factor", 1e-9..1e9)?;
     own.add("expert_weights_scale", Entry::F32(scale.unwrap_or(1.0) as f32));
-    let said = config.get("norm_topk_prob").is_some();
-    let normed = if said { config.flag("norm_topk_prob")? } else { normed };
+    let configured = config.get("norm_topk_prob").is_some();
+    let normed = if configured { config.flag("norm_topk_prob")? } else { normed };
     own.add("expert_weights_norm", Entry::Bool(normed));
     let function = match config.word("scoring_func")?.unwrap_or(scoring) {
         "softmax" => 1,

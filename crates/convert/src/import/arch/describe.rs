@@ -126,7 +126,7 @@ impl Group {
     }
 
     pub(super) const fn if_said(flag: &'static str, parts: &'static [Part]) -> Group {
-        Group { when: When::Said(flag), parts }
+        Group { when: When::Flag(flag), parts }
     }
 }
 
@@ -135,7 +135,7 @@ impl Group {
 pub(super) enum When {
     Always,
     /// This flag of the configuration is set.
-    Said(&'static str),
+    Flag(&'static str),
     /// The layer has this trait ([`More`]).
     Trait(&'static str),
     /// The source has a tensor whose name ends with this (`true`), or has none (`false`).
@@ -186,12 +186,12 @@ pub(super) struct Part {
     pub(super) gguf: &'static str,
     /// Outermost first; `None` after the last.
     pub(super) shape: [Option<Dim>; 4],
-    pub(super) kind: Kind,
+    pub(super) kind: TensorKind,
 }
 
 /// The kinds of tensors that may have the same shape.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum TensorKind {
     Plain,
     /// Some of the rows, or all of them in another order.
     Rows(Runs),
@@ -310,18 +310,18 @@ pub(super) enum Dim {
 }
 
 pub(super) const fn matrix(source: &'static str, gguf: &'static str, rows: Dim, cols: Dim) -> Part {
-    Part { source, gguf, shape: [Some(rows), Some(cols), None, None], kind: Kind::Plain }
+    Part { source, gguf, shape: [Some(rows), Some(cols), None, None], kind: TensorKind::Plain }
 }
 
 pub(super) const fn vector(source: &'static str, gguf: &'static str, len: Dim) -> Part {
-    Part { source, gguf, shape: [Some(len), None, None, None], kind: Kind::Plain }
+    Part { source, gguf, shape: [Some(len), None, None, None], kind: TensorKind::Plain }
 }
 
 pub(super) const fn norm(source: &'static str, gguf: &'static str, len: Dim) -> Part {
-    Part { source, gguf, shape: [Some(len), None, None, None], kind: Kind::Norm }
+    Part { source, gguf, shape: [Some(len), None, None, None], kind: TensorKind::Norm }
 }
 
-const fn of_heads(part: Part, kind: Kind) -> Part {
+const fn of_heads(part: Part, kind: TensorKind) -> Part {
     Part { kind, ..part }
 }
 
@@ -335,11 +335,11 @@ pub(super) const OUTPUT: Part = matrix("lm_head.weight", "output.weight", Dim::V
 pub(super) const MATRICES: &[Part] = &[
     of_heads(
         matrix("self_attn.q_proj.weight", "attn_q.weight", Dim::Queries, Dim::Hidden),
-        Kind::Queries,
+        TensorKind::Queries,
     ),
     of_heads(
         matrix("self_attn.k_proj.weight", "attn_k.weight", Dim::Keys, Dim::Hidden),
-        Kind::Keys,
+        TensorKind::Keys,
     ),
     matrix("self_attn.v_proj.weight", "attn_v.weight", Dim::Keys, Dim::Hidden),
     matrix("self_attn.o_proj.weight", "attn_output.weight", Dim::Hidden, Dim::Queries),
@@ -362,9 +362,9 @@ pub(super) const EXPERTS: &[Part] = &[
 /// [`EXPERTS`], with those of a layer in one tensor each.
 pub(super) const EXPERTS_TOGETHER: &[Part] = &[
     EXPERTS[0],
-    of_experts("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", GATE_UP, Kind::Half(0)),
-    of_experts("mlp.experts.gate_up_proj", "ffn_up_exps.weight", GATE_UP, Kind::Half(1)),
-    of_experts("mlp.experts.down_proj", "ffn_down_exps.weight", DOWN, Kind::Plain),
+    of_experts("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", GATE_UP, TensorKind::Half(0)),
+    of_experts("mlp.experts.gate_up_proj", "ffn_up_exps.weight", GATE_UP, TensorKind::Half(1)),
+    of_experts("mlp.experts.down_proj", "ffn_down_exps.weight", DOWN, TensorKind::Plain),
 ];
 
 /// Either of the two forms.
@@ -382,7 +382,7 @@ pub(super) const fn of_experts(
     source: &'static str,
     gguf: &'static str,
     (rows, columns): (Dim, Dim),
-    kind: Kind,
+    kind: TensorKind,
 ) -> Part {
     Part { source, gguf, shape: [Some(Dim::Experts), Some(rows), Some(columns), None], kind }
 }
@@ -408,7 +408,7 @@ pub(super) const SHARED_EXPERT: &[Part] = &[
         Dim::SharedWidth,
     ),
     Part {
-        kind: Kind::Row,
+        kind: TensorKind::Row,
         ..matrix(
             "mlp.shared_expert_gate.weight",
             "ffn_gate_inp_shexp.weight",
@@ -443,8 +443,8 @@ pub(super) const HEAD_NORMS: &[Part] = &[
 
 /// Biases of queries, keys and values.
 pub(super) const INPUT_BIASES: &[Part] = &[
-    of_heads(vector("self_attn.q_proj.bias", "attn_q.bias", Dim::Queries), Kind::Queries),
-    of_heads(vector("self_attn.k_proj.bias", "attn_k.bias", Dim::Keys), Kind::Keys),
+    of_heads(vector("self_attn.q_proj.bias", "attn_q.bias", Dim::Queries), TensorKind::Queries),
+    of_heads(vector("self_attn.k_proj.bias", "attn_k.bias", Dim::Keys), TensorKind::Keys),
     vector("self_attn.v_proj.bias", "attn_v.bias", Dim::Keys),
 ];
 

@@ -57,10 +57,10 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     scale(config, dimensions, LAYERS_OF_27B)?;
     let attention = cap(config, "attn_logit_softcapping", Some(50.0))?;
     let output = cap(config, "final_logit_softcapping", Some(30.0))?;
-    for (key, said) in [("attn_logit_softcapping", attention), ("final_logit_softcapping", output)]
+    for (key, found) in [("attn_logit_softcapping", attention), ("final_logit_softcapping", output)]
     {
         // Readers use the defaults if there is no key.
-        let Some(cap) = said else {
+        let Some(cap) = found else {
             let expected = "a number above 0: gemma2 always has a soft cap in GGUF";
             return Err(config.wrong(key, config.raw(key).unwrap_or(&Value::Null), expected));
         };
@@ -91,17 +91,17 @@ pub(super) fn scale(
     layers_of_27b: u64,
 ) -> Result<(), ConvertError> {
     let key = "query_pre_attn_scalar";
-    let said = config.number(key, 1.0..1e9)?.unwrap_or(256.0);
+    let found = config.number(key, 1.0..1e9)?.unwrap_or(256.0);
     let (expected, name) = if dimensions.layers == layers_of_27b {
         (dimensions.hidden / dimensions.heads, "hidden_size / num_attention_heads")
     } else {
         (dimensions.head, "head_dim")
     };
-    if said == expected as f64 {
+    if found == expected as f64 {
         return Ok(());
     }
     Err(config.error(format!(
-        "{key} is {said}, expected {expected} ({name}): GGUF has no key for another scale of \
+        "{key} is {found}, expected {expected} ({name}): GGUF has no key for another scale of \
          attention, and every program would compute with {expected}"
     )))
 }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::config::{Config, whole};
 use super::deepseek::DENSE_PARTS;
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, FOUR_NORMS, Group, HEAD_NORMS, Kind, Layer,
-    Mixture, More, OUTPUT_NORM, Own, Part, When, matrix, norm, of_experts, vector,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, FOUR_NORMS, Group, HEAD_NORMS, Layer,
+    Mixture, More, OUTPUT_NORM, Own, Part, TensorKind, When, matrix, norm, of_experts, vector,
 };
 use super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::gemma2::{self, cap};
@@ -132,7 +132,7 @@ const OWN_VALUES: &[Part] = &[ATTENTION[2]];
 const BORROWED: &[Part] = &[unused(ATTENTION[1]), unused(ATTENTION[2]), unused(HEAD_NORMS[1])];
 
 const fn unused(part: Part) -> Part {
-    Part { kind: Kind::Unused(LENT), ..part }
+    Part { kind: TensorKind::Unused(LENT), ..part }
 }
 
 /// Factor for a layer's whole output.
@@ -152,8 +152,8 @@ const EXPERTS: &[Part] = &[
     matrix("router.proj.weight", "ffn_gate_inp.weight", Dim::Experts, Dim::Hidden),
     vector("router.scale", "ffn_gate_inp.scale", Dim::Hidden),
     vector("router.per_expert_scale", "ffn_down_exps.scale", Dim::Experts),
-    of_experts("experts.gate_up_proj", "ffn_gate_up_exps.weight", GATE_UP, Kind::Plain),
-    of_experts("experts.down_proj", "ffn_down_exps.weight", DOWN, Kind::Plain),
+    of_experts("experts.gate_up_proj", "ffn_gate_up_exps.weight", GATE_UP, TensorKind::Plain),
+    of_experts("experts.down_proj", "ffn_down_exps.weight", DOWN, TensorKind::Plain),
     norm("post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight", Dim::Hidden),
     norm("post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight", Dim::Hidden),
     norm("pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight", Dim::Hidden),
@@ -309,9 +309,9 @@ fn of_full(
     key: &str,
 ) -> Result<Option<u64>, ConvertError> {
     let mut found = None;
-    for (layer, said) in each {
+    for (layer, settings) in each {
         let name = format!("per_layer_config.{layer}.{key}");
-        let Some(value) = said.get(key).filter(|value| !value.is_null()) else { continue };
+        let Some(value) = settings.get(key).filter(|value| !value.is_null()) else { continue };
         let is_full = layer.parse().ok().and_then(|n: usize| windowed.get(n)) == Some(&false);
         let number = whole(value).filter(|n| (1..=MAX_WIDTH).contains(n));
         match number {
@@ -326,10 +326,10 @@ fn of_full(
         }
     }
     let all = windowed.iter().filter(|windowed| !**windowed).count();
-    let told = each.values().filter(|said| said.get(key).is_some()).count();
-    if found.is_some() && told != all {
+    let given = each.values().filter(|settings| settings.get(key).is_some()).count();
+    if found.is_some() && given != all {
         let problem = format!(
-            "per_layer_config has {key} for {told} layers, expected {all}: all with full attention"
+            "per_layer_config has {key} for {given} layers, expected {all}: all with full attention"
         );
         return Err(config.error(problem));
     }

@@ -93,12 +93,12 @@ fn sampling(settings: &Map<String, Value>, keys: &mut Vec<(String, Entry)>) {
 
 /// Returns the model's name from its configuration, or else from its folder.
 fn names(config_path: &Path, config: &Config, parameters: u64) -> Result<Parts, ConvertError> {
-    let said = config.outer("_name_or_path").and_then(Value::as_str).unwrap_or_default();
+    let name = config.outer("_name_or_path").and_then(Value::as_str).unwrap_or_default();
     // A path on the publisher's machine has more slashes.
-    let is_name = (1..=MAX_NAME).contains(&said.len()) && said.matches('/').count() <= 1;
-    let said = if is_name { parts(said, parameters) } else { Parts::default() };
+    let is_name = (1..=MAX_NAME).contains(&name.len()) && name.matches('/').count() <= 1;
+    let name = if is_name { parts(name, parameters) } else { Parts::default() };
     let folder = config_path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-    Ok(said.or(folder_id(&folder).map_or(Parts::default(), |id| parts(&id, parameters))))
+    Ok(name.or(folder_id(&folder).map_or(Parts::default(), |id| parts(&id, parameters))))
 }
 
 /// Returns the name of a folder; in Hugging Face's cache, where folders are named after commits,

@@ -2,8 +2,8 @@
 
 use super::config::Config;
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, INPUT_BIASES, Kind, Mixture,
-    OUTPUT_BIAS, Own, Part, TWO_NORMS_RENAMED, matrix, vector,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, INPUT_BIASES, Mixture, OUTPUT_BIAS,
+    Own, Part, TWO_NORMS_RENAMED, TensorKind, matrix, vector,
 };
 use super::llama;
 use super::window::{Local, write};
@@ -71,12 +71,12 @@ const fn blocks(
     (first, step): (u64, u64),
 ) -> Part {
     let shape = [Some(Dim::Experts), Some(rows), Some(blocks), Some(Dim::BlockBytes)];
-    Part { source, gguf, shape, kind: Kind::Blocks { first, step } }
+    Part { source, gguf, shape, kind: TensorKind::Blocks { first, step } }
 }
 
 const fn scales(source: &'static str, (rows, blocks): (Dim, Dim)) -> Part {
     let shape = [Some(Dim::Experts), Some(rows), Some(blocks), None];
-    Part { source, gguf: "", shape, kind: Kind::Scales }
+    Part { source, gguf: "", shape, kind: TensorKind::Scales }
 }
 
 const fn numbers(
@@ -86,7 +86,7 @@ const fn numbers(
     (first, step): (u64, u64),
 ) -> Part {
     let shape = [Some(Dim::Experts), Some(rows), None, None];
-    Part { source, gguf, shape, kind: Kind::Numbers { first, step } }
+    Part { source, gguf, shape, kind: TensorKind::Numbers { first, step } }
 }
 
 fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {

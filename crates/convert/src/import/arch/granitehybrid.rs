@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::describe::{
-    ATTENTION, Architecture, Dim, Dimensions, Group, Kind, Layer, Mixture, More, Own, Part,
-    TWO_NORMS, matrix, vector,
+    ATTENTION, Architecture, Dim, Dimensions, Group, Layer, Mixture, More, Own, Part, TWO_NORMS,
+    TensorKind, matrix, vector,
 };
 use super::dimensions::MAX_WIDTH;
 use super::granitemoe::{EXPERTS, GRANITEMOE_SHARED, SHARED};
@@ -87,22 +87,22 @@ const MIXER: &[Part] = &[
         source: "mamba.conv1d.weight",
         gguf: "ssm_conv1d.weight",
         shape: [Some(MIXED), Some(Dim::One), Some(TAPS), None],
-        kind: Kind::Rows(|sizes| vec![(0, sizes.of(MIXED))]),
+        kind: TensorKind::Rows(|sizes| vec![(0, sizes.of(MIXED))]),
     },
     vector("mamba.conv1d.bias", "ssm_conv1d.bias", MIXED),
     vector("mamba.dt_bias", "ssm_dt.bias", HEADS),
-    of_rows("mamba.A_log", "ssm_a", HEADS, Kind::RatesOfRows(|sizes| sizes.of(HEADS))),
-    of_rows("mamba.D", "ssm_d", HEADS, Kind::VectorOfRows(|sizes| sizes.of(HEADS))),
+    of_rows("mamba.A_log", "ssm_a", HEADS, TensorKind::RatesOfRows(|sizes| sizes.of(HEADS))),
+    of_rows("mamba.D", "ssm_d", HEADS, TensorKind::VectorOfRows(|sizes| sizes.of(HEADS))),
     of_rows(
         "mamba.norm.weight",
         "ssm_norm.weight",
         INNER,
-        Kind::VectorOfRows(|sizes| sizes.of(GROUPS)),
+        TensorKind::VectorOfRows(|sizes| sizes.of(GROUPS)),
     ),
     matrix("mamba.out_proj.weight", "ssm_out.weight", Dim::Hidden, INNER),
 ];
 
-const fn of_rows(source: &'static str, gguf: &'static str, len: Dim, kind: Kind) -> Part {
+const fn of_rows(source: &'static str, gguf: &'static str, len: Dim, kind: TensorKind) -> Part {
     Part { kind, ..vector(source, gguf, len) }
 }
 
@@ -115,7 +115,7 @@ const DENSE: &[Part] = &[
 
 const fn half(gguf: &'static str, half: u64) -> Part {
     let source = "shared_mlp.input_linear.weight";
-    Part { kind: Kind::Half(half), ..matrix(source, gguf, Dim::FusedUp, Dim::Hidden) }
+    Part { kind: TensorKind::Half(half), ..matrix(source, gguf, Dim::FusedUp, Dim::Hidden) }
 }
 
 /// Returns the types of layers, by either name.

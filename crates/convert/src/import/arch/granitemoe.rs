@@ -2,8 +2,8 @@
 //! experts are one tensor, gate first; the same holds for the shared expert, if there is one.
 
 use super::describe::{
-    ATTENTION, Architecture, DOWN, Dim, GATE_UP, Group, Kind, Mixture, Part, TWO_NORMS, matrix,
-    of_experts,
+    ATTENTION, Architecture, DOWN, Dim, GATE_UP, Group, Mixture, Part, TWO_NORMS, TensorKind,
+    matrix, of_experts,
 };
 use super::granite;
 
@@ -47,15 +47,20 @@ pub(super) const EXPERTS: &[Part] = &[
         "block_sparse_moe.input_linear.weight",
         "ffn_gate_exps.weight",
         GATE_UP,
-        Kind::Half(0),
+        TensorKind::Half(0),
     ),
     of_experts(
         "block_sparse_moe.input_linear.weight",
         "ffn_up_exps.weight",
         GATE_UP,
-        Kind::Half(1),
+        TensorKind::Half(1),
     ),
-    of_experts("block_sparse_moe.output_linear.weight", "ffn_down_exps.weight", DOWN, Kind::Plain),
+    of_experts(
+        "block_sparse_moe.output_linear.weight",
+        "ffn_down_exps.weight",
+        DOWN,
+        TensorKind::Plain,
+    ),
 ];
 
 pub(super) const SHARED: &[Part] = &[
@@ -70,5 +75,5 @@ pub(super) const SHARED: &[Part] = &[
 ];
 
 const fn half(source: &'static str, gguf: &'static str, half: u64) -> Part {
-    Part { kind: Kind::Half(half), ..matrix(source, gguf, Dim::SharedGateAndUp, Dim::Hidden) }
+    Part { kind: TensorKind::Half(half), ..matrix(source, gguf, Dim::SharedGateAndUp, Dim::Hidden) }
 }

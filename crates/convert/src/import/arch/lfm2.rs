@@ -3,8 +3,8 @@
 use super::config::Config;
 use super::deepseek::{DENSE, SPARSE};
 use super::describe::{
-    Architecture, Defaults, Dim, Dimensions, Group, Kind, Layer, Mixture, More, Own, Part, matrix,
-    norm, vector,
+    Architecture, Defaults, Dim, Dimensions, Group, Layer, Mixture, More, Own, Part, TensorKind,
+    matrix, norm, vector,
 };
 use super::dimensions::MAX_WIDTH;
 use super::llama;
@@ -111,7 +111,7 @@ const CONVOLUTIONS: &[Part] = &[
         source: "conv.conv.weight",
         gguf: "shortconv.conv.weight",
         shape: [Some(Dim::Hidden), Some(Dim::One), Some(TAPS), None],
-        kind: Kind::Rows(|sizes| vec![(0, sizes.hidden)]),
+        kind: TensorKind::Rows(|sizes| vec![(0, sizes.hidden)]),
     },
     matrix("conv.in_proj.weight", "shortconv.in_proj.weight", THREE, Dim::Hidden),
     matrix("conv.out_proj.weight", "shortconv.out_proj.weight", Dim::Hidden, Dim::Hidden),
@@ -136,15 +136,15 @@ const EXPERTS: &[Part] = &[
 
 /// Returns the actual intermediate size: two thirds of the configured one, times a factor, rounded up to a
 /// multiple.
-fn adjusted(config: &Config, said: u64) -> Result<u64, ConvertError> {
-    let said = config.count("block_ff_dim", MAX_WIDTH)?.unwrap_or(said);
+fn adjusted(config: &Config, configured: u64) -> Result<u64, ConvertError> {
+    let configured = config.count("block_ff_dim", MAX_WIDTH)?.unwrap_or(configured);
     let key = "block_auto_adjust_ff_dim";
     if config.get(key).is_some() && !config.flag(key)? {
-        return Ok(said);
+        return Ok(configured);
     }
     let factor = config.number("block_ffn_dim_multiplier", 1e-3..1e3)?.unwrap_or(1.0);
     let multiple = config.count("block_multiple_of", MAX_WIDTH)?.unwrap_or(256);
-    let adjusted = ((2 * said / 3) as f64 * factor) as u64;
+    let adjusted = ((2 * configured / 3) as f64 * factor) as u64;
     Ok((adjusted.div_ceil(multiple) * multiple).clamp(1, MAX_WIDTH))
 }
 

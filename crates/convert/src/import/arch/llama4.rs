@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::config::{Config, whole};
 use super::deepseek::{DENSE, SPARSE};
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, Kind, Layer, Mixture, More, Own,
-    Part, TWO_NORMS, matrix, of_experts,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, Layer, Mixture, More, Own, Part,
+    TWO_NORMS, TensorKind, matrix, of_experts,
 };
 use super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::llama;
@@ -88,7 +88,7 @@ const fn turned(
     shape: (Dim, Dim),
     (part, of): (u64, u64),
 ) -> Part {
-    of_experts(source, gguf, shape, Kind::Turned { part, of })
+    of_experts(source, gguf, shape, TensorKind::Turned { part, of })
 }
 
 /// The last of every `PERIOD` layers sees the whole context and is not rotated; the others see their chunk

@@ -214,8 +214,8 @@ fn is_far_off(size: &str, parameters: u64) -> bool {
         _ => return false,
     };
     let Ok(number) = size[..at].parse::<f64>() else { return false };
-    let said = number * 1000f64.powi(power);
-    parameters > 0 && (said - parameters as f64).abs() > (u128::from(parameters) * 7 / 8) as f64
+    let named = number * 1000f64.powi(power);
+    parameters > 0 && (named - parameters as f64).abs() > (u128::from(parameters) * 7 / 8) as f64
 }
 
 fn is_digits(text: &str) -> bool {

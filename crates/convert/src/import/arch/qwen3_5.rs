@@ -4,8 +4,8 @@
 
 use super::config::Config;
 use super::describe::{
-    Architecture, Defaults, Dim, Dimensions, EITHER_EXPERTS, Group, HEAD_NORMS, Kind, MATRICES,
-    Mixture, Own, Part, SHARED_EXPERT, TWO_NORMS_RENAMED, matrix, vector,
+    Architecture, Defaults, Dim, Dimensions, EITHER_EXPERTS, Group, HEAD_NORMS, MATRICES, Mixture,
+    Own, Part, SHARED_EXPERT, TWO_NORMS_RENAMED, TensorKind, matrix, vector,
 };
 use super::qwen3_next::{
     self, CHANNELS, FULL, GATED_ATTENTION, HEADS, LINEAR, NORM, QWEN3_NEXT, VALUES, convolution,
@@ -79,10 +79,10 @@ const DELTA_NET: &[Part] = &[
     taken("linear_attn.in_proj_b.weight", "ssm_beta.weight", HEADS, heads),
     convolution(channels),
     rates(heads),
-    Part { kind: Kind::Rows(heads), ..vector("linear_attn.dt_bias", "ssm_dt.bias", HEADS) },
+    Part { kind: TensorKind::Rows(heads), ..vector("linear_attn.dt_bias", "ssm_dt.bias", HEADS) },
     NORM,
     Part {
-        kind: Kind::Columns(whole_heads),
+        kind: TensorKind::Columns(whole_heads),
         ..matrix("linear_attn.out_proj.weight", "ssm_out.weight", Dim::Hidden, VALUES)
     },
 ];

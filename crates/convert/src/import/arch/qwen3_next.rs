@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::config::{Config, shown};
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, EITHER_EXPERTS, Group, HEAD_NORMS, Kind,
-    Layer, Mixture, More, Own, Part, Runs, SHARED_EXPERT, TWO_NORMS_RENAMED, matrix, vector,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, EITHER_EXPERTS, Group, HEAD_NORMS, Layer,
+    Mixture, More, Own, Part, Runs, SHARED_EXPERT, TWO_NORMS_RENAMED, TensorKind, matrix, vector,
 };
 use super::dimensions::MAX_WIDTH;
 use super::qwen3;
@@ -110,7 +110,7 @@ pub(super) const NORM: Part =
 
 /// Rows of a matrix `[rows, hidden]`.
 pub(super) const fn taken(source: &'static str, gguf: &'static str, rows: Dim, runs: Runs) -> Part {
-    Part { kind: Kind::Rows(runs), ..matrix(source, gguf, rows, Dim::Hidden) }
+    Part { kind: TensorKind::Rows(runs), ..matrix(source, gguf, rows, Dim::Hidden) }
 }
 
 /// The taps of the convolution, `[channels, 1, taps]`.
@@ -119,13 +119,13 @@ pub(super) const fn convolution(runs: Runs) -> Part {
         source: "linear_attn.conv1d.weight",
         gguf: "ssm_conv1d.weight",
         shape: [Some(CHANNELS), Some(Dim::One), Some(Dim::Named(TAPS)), None],
-        kind: Kind::Rows(runs),
+        kind: TensorKind::Rows(runs),
     }
 }
 
 /// The decay rates of value heads.
 pub(super) const fn rates(runs: Runs) -> Part {
-    Part { kind: Kind::Rates(runs), ..vector("linear_attn.A_log", "ssm_a", HEADS) }
+    Part { kind: TensorKind::Rates(runs), ..vector("linear_attn.A_log", "ssm_a", HEADS) }
 }
 
 /// Returns the rows of these parts of each key head: its query, its key, its values, their gates.

@@ -39,8 +39,8 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     let rotates = |layer: u64| u64::from(!(layer + 1).is_multiple_of(PERIOD));
     match config.get("no_rope_layers") {
         None => {}
-        Some(Value::Array(said))
-            if said.iter().map(whole).eq((0..dimensions.layers).map(|n| Some(rotates(n)))) => {}
+        Some(Value::Array(listed))
+            if listed.iter().map(whole).eq((0..dimensions.layers).map(|n| Some(rotates(n)))) => {}
         Some(other) => {
             let expected = "1, 1, 1, 0 over and over: GGUF has no key for other layers";
             return Err(config.wrong("no_rope_layers", other, expected));

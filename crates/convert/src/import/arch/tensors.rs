@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::config::{Config, clipped};
 use super::describe::{
-    Architecture, Dim, Dimensions, EMBEDDING, FURTHER, Group, Kind, OUTPUT, Part, When,
+    Architecture, Dim, Dimensions, EMBEDDING, FURTHER, Group, OUTPUT, Part, TensorKind, When,
 };
 use super::refuse;
 use crate::ConvertError;
@@ -150,7 +150,7 @@ fn groups<'a>(
     for group in architecture.layer {
         let wanted = match group.when {
             When::Always | When::Trait(_) => true,
-            When::Said(flag) => config.flag(flag)?,
+            When::Flag(flag) => config.flag(flag)?,
             When::Stored(end, there) => {
                 tensors.iter().any(|tensor| tensor.name.ends_with(end)) == there
             }
@@ -188,7 +188,7 @@ impl Names<'_> {
     fn parts(&self, layer: u64) -> impl Iterator<Item = &'static Part> {
         let has = move |group: &&&Group| match group.when {
             When::Trait(named) => self.dimensions.has(layer, named),
-            When::Always | When::Said(_) | When::Stored(..) => true,
+            When::Always | When::Flag(_) | When::Stored(..) => true,
         };
         self.groups.iter().filter(has).flat_map(|group| group.parts)
     }
@@ -231,7 +231,7 @@ impl Names<'_> {
                 (layer < end).then_some(TensorRole::Out(PREDICTS_FURTHER))
             }
             [] => None,
-            [(Part { kind: Kind::Unused(reason), .. }, _)] => Some(TensorRole::Out(reason)),
+            [(Part { kind: TensorKind::Unused(reason), .. }, _)] => Some(TensorRole::Out(reason)),
             [(part, expert)] => {
                 let is_there = expert.is_none_or(|n| n < self.dimensions.of(Dim::Experts));
                 is_there.then(|| TensorRole::In(Some(layer), name(part), *part, expert))
@@ -281,7 +281,7 @@ impl Names<'_> {
         };
         // Ends at the first missing one, so this is no longer than the list of tensors.
         for layer in 0..self.dimensions.layers {
-            let needed = |part: &&Part| !matches!(part.kind, Kind::Unused(_));
+            let needed = |part: &&Part| !matches!(part.kind, TensorKind::Unused(_));
             for part in self.parts(layer).filter(needed) {
                 let experts = match part.source.contains('*') {
                     true => self.dimensions.of(Dim::Experts),
@@ -347,30 +347,30 @@ fn take(
     expert: Option<u64>,
 ) -> Rule {
     let heads = match part.kind {
-        Kind::Queries if architecture.permuted => Some(dimensions.heads),
-        Kind::Keys if architecture.permuted => Some(dimensions.kv_heads),
+        TensorKind::Queries if architecture.permuted => Some(dimensions.heads),
+        TensorKind::Keys if architecture.permuted => Some(dimensions.kv_heads),
         _ => None,
     };
     let change = match part.kind {
-        Kind::Norm if architecture.norm_add != 0.0 => Change::Add(architecture.norm_add),
-        Kind::Rates(_) | Kind::RatesOfRows(_) => Change::NegativeExp,
+        TensorKind::Norm if architecture.norm_add != 0.0 => Change::Add(architecture.norm_add),
+        TensorKind::Rates(_) | TensorKind::RatesOfRows(_) => Change::NegativeExp,
         _ => Change::None,
     };
     let place = match (expert, part.kind) {
         (Some(index), _) => Place::Expert { index, count: dimensions.of(Dim::Experts) },
-        (None, Kind::Scales) => return Rule::Beside,
-        (None, Kind::Row) => Place::Row,
-        (None, Kind::Blocks { first, step }) => Place::Blocks { first, step },
-        (None, Kind::Half(half)) => Place::Half(half),
-        (None, Kind::Turned { part, of }) => Place::Turned { part, of },
-        (None, Kind::Numbers { first, step }) => Place::Numbers { first, step },
-        (None, Kind::Rows(runs) | Kind::Rates(runs)) => Place::Rows(runs(dimensions)),
-        (None, Kind::VectorOfRows(rows) | Kind::RatesOfRows(rows)) => {
+        (None, TensorKind::Scales) => return Rule::Beside,
+        (None, TensorKind::Row) => Place::Row,
+        (None, TensorKind::Blocks { first, step }) => Place::Blocks { first, step },
+        (None, TensorKind::Half(half)) => Place::Half(half),
+        (None, TensorKind::Turned { part, of }) => Place::Turned { part, of },
+        (None, TensorKind::Numbers { first, step }) => Place::Numbers { first, step },
+        (None, TensorKind::Rows(runs) | TensorKind::Rates(runs)) => Place::Rows(runs(dimensions)),
+        (None, TensorKind::VectorOfRows(rows) | TensorKind::RatesOfRows(rows)) => {
             Place::OfRows(rows(dimensions))
         }
-        (None, Kind::Columns(runs)) => Place::Columns(runs(dimensions)),
-        (None, Kind::Heads(runs)) => Place::Heads(runs(dimensions)),
-        (None, Kind::Transposed(rows)) => {
+        (None, TensorKind::Columns(runs)) => Place::Columns(runs(dimensions)),
+        (None, TensorKind::Heads(runs)) => Place::Heads(runs(dimensions)),
+        (None, TensorKind::Transposed(rows)) => {
             let (rows, of) = rows(dimensions);
             Place::Transposed { rows, of }
         }
@@ -383,8 +383,8 @@ fn take(
 fn elements(tensor: &Described<'_>, part: &Part) -> u64 {
     let count = tensor.shape.iter().product::<u64>();
     match part.kind {
-        Kind::Blocks { .. } => count.saturating_mul(2),
-        Kind::Scales => 0,
+        TensorKind::Blocks { .. } => count.saturating_mul(2),
+        TensorKind::Scales => 0,
         _ => count,
     }
 }

@@ -101,8 +101,8 @@ impl Params {
             scaled,
         };
         match file.signed("vocab_size")? {
-            Some(said) if said > 0 && said as u64 != params.vocab => Err(file.wrong(&format!(
-                "vocab_size is {said}, but the parts have {} rows of the embedding: parts are missing, \
+            Some(found) if found > 0 && found as u64 != params.vocab => Err(file.wrong(&format!(
+                "vocab_size is {found}, but the parts have {} rows of the embedding: parts are missing, \
                  or belong to another model",
                 params.vocab
             ))),

@@ -98,8 +98,9 @@ impl Model<'_> {
             }
         }
         match items.iter().find(|item| item.name.starts_with("blk.")) {
-            Some(_) if items.len() > known + outside.len() => Err(self
-                .wrong(0, format!("has more layers than the {layers} that are said to be there"))),
+            Some(_) if items.len() > known + outside.len() => {
+                Err(self.wrong(0, format!("has more layers than the {layers} of its parameters")))
+            }
             _ => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::side::SideFiles;
 use super::base::{Base, Slot};
-use super::config::{CONFIG, Config};
+use super::config::{CONFIG, TokenizerConfig};
 use crate::ConvertError;
 
 const ADDED: &str = "added_tokens.json";
@@ -18,7 +18,11 @@ const DECODER: &str = "added_tokens_decoder";
 const SCORE: f32 = -1000.0;
 
 /// Adds the tokens of these files to `base`.
-pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<(), ConvertError> {
+pub(super) fn add(
+    base: &mut Base,
+    side: &SideFiles,
+    config: &TokenizerConfig,
+) -> Result<(), ConvertError> {
     let mut left_out = Vec::new();
     let wrong = |path: PathBuf, problem| Err(ConvertError::Side { path, problem });
     for (text, id) in side.tokenizer.json(ADDED)?.unwrap_or_default() {

@@ -27,18 +27,18 @@ const MODEL: &str = "tokenizer.model";
 const JSON: &str = "tokenizer.json";
 
 /// A tokenizer file.
-struct Found {
+struct FoundTokenizer {
     path: PathBuf,
     bytes: Vec<u8>,
     kind: Kind,
 }
 
 /// The files that contain tokens.
-pub(super) struct Files {
+pub(super) struct TokenizerFiles {
     /// The file that the tokens are taken from.
-    first: Option<Found>,
+    first: Option<FoundTokenizer>,
     /// `tokenizer.json`, if it is another file in its own format.
-    json: Option<Found>,
+    json: Option<FoundTokenizer>,
     /// True if merges are kept where other models have scores: Gemma 4.
     merges: bool,
 }
@@ -47,7 +47,7 @@ fn wrong(path: &Path, error: &TokenizerError) -> ConvertError {
     ConvertError::Side { path: path.into(), problem: error.to_string() }
 }
 
-fn open(side: &SideFiles, path: PathBuf) -> Result<Option<Found>, ConvertError> {
+fn open(side: &SideFiles, path: PathBuf) -> Result<Option<FoundTokenizer>, ConvertError> {
     let Some(bytes) = side.small.read(&path, MAX_FILE)? else { return Ok(None) };
     if bytes.starts_with(b"version https://git-lfs") {
         let problem = "is not the file itself but a pointer of Git LFS to it; `git lfs pull` in its \
@@ -55,7 +55,7 @@ fn open(side: &SideFiles, path: PathBuf) -> Result<Option<Found>, ConvertError> 
         return Err(ConvertError::Side { path, problem: problem.into() });
     }
     match tokenizer::recognise(&bytes) {
-        Some(kind) => Ok(Some(Found { path, bytes, kind })),
+        Some(kind) => Ok(Some(FoundTokenizer { path, bytes, kind })),
         None => Err(wrong(&path, &TokenizerError::NotRecognised)),
     }
 }
@@ -63,14 +63,14 @@ fn open(side: &SideFiles, path: PathBuf) -> Result<Option<Found>, ConvertError> 
 /// Looks for the files. A file given by the user is used alone; otherwise `tokenizer.model` takes precedence if
 /// it is SentencePiece's, which has the scores, and `tokenizer.json` for Qwen's models, Gemma 4 and Llama 3,
 /// which never had them.
-pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, ConvertError> {
+pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<TokenizerFiles, ConvertError> {
     let merges = architecture == "gemma4";
     if let Some(path) = side.tokenizer_file() {
         let Some(found) = open(side, path.into())? else {
             let problem = "there is no such file, which was given for the tokenizer".into();
             return Err(ConvertError::Side { path: path.into(), problem });
         };
-        return Ok(Files { first: Some(found), json: None, merges });
+        return Ok(TokenizerFiles { first: Some(found), json: None, merges });
     }
     let (model, json) = (side.tokenizer.path(MODEL), side.tokenizer.path(JSON));
     let (model, json) = (open(side, model)?, open(side, json)?);
@@ -80,15 +80,17 @@ pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, Conver
         None => false,
     };
     Ok(match (model, json) {
-        (model, json) if model_first => {
-            Files { first: model, json: json.filter(|found| found.kind == Kind::Json), merges }
-        }
-        (model, None) => Files { first: model, json: None, merges },
-        (_, json) => Files { first: json, json: None, merges },
+        (model, json) if model_first => TokenizerFiles {
+            first: model,
+            json: json.filter(|found| found.kind == Kind::Json),
+            merges,
+        },
+        (model, None) => TokenizerFiles { first: model, json: None, merges },
+        (_, json) => TokenizerFiles { first: json, json: None, merges },
     })
 }
 
-impl Files {
+impl TokenizerFiles {
     /// Returns `tokenizer.json`, if the tokens come from another file.
     pub fn json(&self) -> Result<Option<json::File<'_>>, ConvertError> {
         let Some(found) = &self.json else { return Ok(None) };
@@ -125,7 +127,7 @@ type Read<'f> = (Base, Option<json::File<'f>>);
 impl Base {
     /// Reads the tokens of a folder, for an embedding of `rows`, and `tokenizer.json` if they come from
     /// it; `None` if there is no such file.
-    pub fn read(files: &Files, rows: u64) -> Result<Option<Read<'_>>, ConvertError> {
+    pub fn read(files: &TokenizerFiles, rows: u64) -> Result<Option<Read<'_>>, ConvertError> {
         let Some(found) = &files.first else { return Ok(None) };
         let parsed = found.kind.parse(&found.bytes);
         let parsed = parsed.and_then(|file| {

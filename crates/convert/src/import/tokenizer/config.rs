@@ -10,14 +10,14 @@ pub(super) const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
 
 /// Both files; empty if they do not exist.
-pub(super) struct Config {
+pub(super) struct TokenizerConfig {
     pub config: Map<String, Value>,
     map: Map<String, Value>,
 }
 
-impl Config {
-    pub fn read(side: &SideFiles) -> Result<Config, ConvertError> {
-        Ok(Config {
+impl TokenizerConfig {
+    pub fn read(side: &SideFiles) -> Result<TokenizerConfig, ConvertError> {
+        Ok(TokenizerConfig {
             config: side.tokenizer.json(CONFIG)?.unwrap_or_default(),
             map: side.tokenizer.json(MAP)?.unwrap_or_default(),
         })

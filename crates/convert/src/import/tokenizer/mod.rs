@@ -25,7 +25,7 @@ use super::side::SideFiles;
 use super::tensor::Entry;
 use crate::ConvertError;
 use base::Base;
-use config::Config;
+use config::TokenizerConfig;
 
 /// The contents of a tokenizer's files.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ pub(crate) fn read(
 ) -> Result<Option<Tokens>, ConvertError> {
     let files = base::find(side, architecture)?;
     let Some((mut base, json)) = Base::read(&files, vocab)? else { return Ok(None) };
-    let config = Config::read(side)?;
+    let config = TokenizerConfig::read(side)?;
     let json = if json.is_some() { json } else { files.json()? };
     added::add(&mut base, side, &config)?;
     if base.model == Model::Characters {
@@ -134,7 +134,7 @@ fn show(base: &mut Base) {
 /// Returns `tokenizer.ggml.add_space_prefix`, if it is to be written. llama.cpp writes it for llama
 /// if the configuration has it, and for Gemma always; a SentencePiece file's own setting is also
 /// written if it differs from the readers' default.
-fn prefix(base: &Base, config: &Config, architecture: &str) -> Option<bool> {
+fn prefix(base: &Base, config: &TokenizerConfig, architecture: &str) -> Option<bool> {
     let given = config.flag("add_prefix_space").filter(|_| architecture == "llama");
     let own = match base.model {
         Model::ByteLevel => false,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::super::side::SideFiles;
 use super::base::Base;
-use super::config::Config;
+use super::config::TokenizerConfig;
 use crate::ConvertError;
 
 /// Names at Hugging Face and in GGUF (`seperator` is spelled so there).
@@ -72,7 +72,7 @@ struct Spellings {
 /// Reads the ids and flags from the files.
 pub(super) fn find(
     base: &Base,
-    config: &Config,
+    config: &TokenizerConfig,
     json: Option<&json::File<'_>>,
     side: &SideFiles,
     notes: &mut Vec<String>,

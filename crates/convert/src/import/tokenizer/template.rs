@@ -8,9 +8,9 @@ use std::io;
 use alight_text::template::MAX_SOURCE;
 use serde_json::Value;
 
-use super::super::side::{Found, SideFiles};
+use super::super::side::{SideFile, SideFiles};
 use super::super::tensor::Entry;
-use super::config::{CONFIG, Config};
+use super::config::{CONFIG, TokenizerConfig};
 use crate::ConvertError;
 
 const JINJA: &str = "chat_template.jinja";
@@ -20,7 +20,7 @@ const MORE: &str = "additional_chat_templates";
 /// Returns their keys.
 pub(super) fn read(
     side: &SideFiles,
-    config: &Config,
+    config: &TokenizerConfig,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(String, Entry)>, ConvertError> {
     let given = config.config.get("chat_template").filter(|value| !value.is_null());
@@ -34,13 +34,13 @@ pub(super) fn read(
         return Ok(keys(short(CONFIG, templates, notes)));
     }
     let default = side.tokenizer.find(JINJA, MAX_SOURCE as u64)?;
-    if default != Found::Nothing {
+    if default != SideFile::Nothing {
         let mut templates = BTreeMap::new();
         let mut add = |name: String, file: &str, found| {
             match found {
-                Found::Nothing => {}
-                Found::TooLong(len) => notes.push(too_long(file, &name, len)),
-                Found::Bytes(bytes) => drop(templates.insert(name, text(side, file, bytes)?)),
+                SideFile::Nothing => {}
+                SideFile::TooLong(len) => notes.push(too_long(file, &name, len)),
+                SideFile::Bytes(bytes) => drop(templates.insert(name, text(side, file, bytes)?)),
             }
             Ok::<_, ConvertError>(())
         };

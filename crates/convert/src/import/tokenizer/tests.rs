@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::super::side::{SideFiles, SmallFiles};
 use super::super::tensor::Entry;
-use super::config::Config;
+use super::config::TokenizerConfig;
 use super::{Tokens, read, template};
 
 #[path = "../../../../formats/tests/support/sentencepiece.rs"]
@@ -375,7 +375,8 @@ fn a_template_longer_than_any_that_is_rendered_is_left_out() {
         let folder = folder(&files);
         let side = SideFiles::new(folder.path(), None, &SmallFiles::default());
         let mut notes = Vec::new();
-        let found = template::read(&side, &Config::read(&side).unwrap(), &mut notes).unwrap();
+        let found =
+            template::read(&side, &TokenizerConfig::read(&side).unwrap(), &mut notes).unwrap();
         let names: Vec<&str> = found.iter().map(|(name, _)| &name["tokenizer.".len()..]).collect();
         let expected: Vec<&str> = match kept {
             Some("chat_template.rag") => vec!["chat_template.rag", "chat_templates"],

@@ -31,7 +31,7 @@ pub struct File<'a> {
     /// How the text is split.
     pub pre_tokenizer: Option<Component<'a>>,
     /// How its pieces become tokens.
-    pub model: Model<'a>,
+    pub model: JsonModel<'a>,
     /// The tokens put around the others.
     pub post_processor: Option<Component<'a>>,
     /// How tokens become text.
@@ -48,7 +48,7 @@ struct Raw<'a> {
     #[serde(default, borrow)]
     pre_tokenizer: Option<&'a RawValue>,
     #[serde(borrow)]
-    model: Model<'a>,
+    model: JsonModel<'a>,
     #[serde(default, borrow)]
     post_processor: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -60,7 +60,7 @@ const MAX_PART: usize = 1 << 20;
 
 /// The model of a file; the fields present depend on its type.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Model<'a> {
+pub struct JsonModel<'a> {
     /// `BPE`, `Unigram`, `WordPiece` or `WordLevel`; early files do not state it.
     #[serde(default, rename = "type", borrow)]
     pub kind: Option<Text<'a>>,

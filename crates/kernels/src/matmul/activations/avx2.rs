@@ -1,7 +1,7 @@
 //! Packing with AVX2.
 
 use super::pack::scale_for;
-use super::{ActSlots, Offsets, Precision, WIDE};
+use super::{ActSlots, Precision, TokenOffsets, WIDE};
 use std::arch::x86_64::*;
 
 impl ActSlots<'_> {
@@ -48,7 +48,7 @@ impl ActSlots<'_> {
     /// The `t`-th 8-bit token from the `first`-th group of 32 on; the integers are signed.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn put_bytes_avx2(&self, t: usize, first: usize, x: &[f32]) {
-        let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
+        let at = TokenOffsets::of(self.rows, self.cols, Precision::Bits8, t);
         for (g, x) in (first..).zip(x.chunks_exact(32)) {
             // SAFETY: within the buffers, as in `put`.
             unsafe {

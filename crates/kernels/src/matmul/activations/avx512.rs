@@ -1,7 +1,7 @@
 //! Packing with AVX-512.
 
 use super::pack::scale_for;
-use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, bf16_line};
+use super::{ActSlots, Precision, TOKEN_BLOCK, TokenOffsets, WIDE, bf16_line};
 use std::arch::x86_64::*;
 
 impl ActSlots<'_> {
@@ -71,7 +71,7 @@ impl ActSlots<'_> {
     /// The `t`-th 8-bit token from the `first`-th group of 32 on, as bytes.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     pub(super) unsafe fn put_bytes_avx512(&self, t: usize, first: usize, x: &[f32]) {
-        let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
+        let at = TokenOffsets::of(self.rows, self.cols, Precision::Bits8, t);
         // SAFETY: within the buffers, as in `put`.
         unsafe {
             for (g, x) in (first..).zip(x.chunks_exact(32)) {

@@ -53,21 +53,21 @@ const WIDE: f32 = 32512.0;
 
 /// Zero bytes that start at a cache line, whose pages stay untouched until they are used. The items are not aligned to a line:
 /// for allocations with unusual alignment, the allocator writes the zeros itself instead of getting zero pages from the system.
-pub(in crate::matmul) struct Lines {
+pub(in crate::matmul) struct AlignedBytes {
     bytes: Vec<i8>,
     lines: Range<usize>,
 }
 
-impl Lines {
-    pub(in crate::matmul) fn new(len: usize) -> Lines {
+impl AlignedBytes {
+    pub(in crate::matmul) fn new(len: usize) -> AlignedBytes {
         const LINE: usize = 64;
         let bytes = vec![0; len + LINE - 1];
         let first = (bytes.as_ptr() as usize).wrapping_neg() % LINE;
-        Lines { bytes, lines: first..first + len }
+        AlignedBytes { bytes, lines: first..first + len }
     }
 }
 
-impl Deref for Lines {
+impl Deref for AlignedBytes {
     type Target = [i8];
 
     fn deref(&self) -> &[i8] {
@@ -75,7 +75,7 @@ impl Deref for Lines {
     }
 }
 
-impl DerefMut for Lines {
+impl DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [i8] {
         &mut self.bytes[self.lines.clone()]
     }
@@ -92,9 +92,9 @@ pub struct Activations {
     /// True if 8-bit tokens for rows with one scale per 32 weights are packed as for packed weights.
     rows_in_blocks: bool,
     /// Integers: 2 bytes per value of 16-bit tokens, then 1 byte.
-    q: Lines,
+    q: AlignedBytes,
     /// AVX2, 16 bits, for packed weights: 2 bytes per value.
-    planes: Lines,
+    planes: AlignedBytes,
     /// 16 bits: one per 256. 8 bits: one per 32.
     scale: Vec<f32>,
     s32: Vec<f32>,
@@ -104,13 +104,13 @@ pub struct Activations {
     float: Vec<f32>,
     pub(in crate::matmul) tiles: TileActs,
     /// bf16 for AMX, in bytes, `[T/16][K/32][16][32]`.
-    bf16: Lines,
+    bf16: AlignedBytes,
 }
 
 /// Several tokens for packed weights, in blocks of [`TOKEN_BLOCK`] tokens.
 pub(in crate::matmul) struct TileActs {
     /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK][32]` i8
-    pub(in crate::matmul) q: Lines,
+    pub(in crate::matmul) q: AlignedBytes,
     /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`
     pub(in crate::matmul) scale: Vec<f32>,
     /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`, scale · Σ q
@@ -133,8 +133,8 @@ impl Activations {
             cols: 0,
             formats: ActivationFormats::default(),
             rows_in_blocks: false,
-            q: Lines::new(2 * t * k),
-            planes: Lines::new(2 * t * k),
+            q: AlignedBytes::new(2 * t * k),
+            planes: AlignedBytes::new(2 * t * k),
             scale: vec![0.0; t * k / 32],
             s32: vec![0.0; t * k / 32],
             s16: vec![0.0; t * k / 16],
@@ -144,14 +144,14 @@ impl Activations {
             tiles: {
                 let groups = t.next_multiple_of(TOKEN_BLOCK) * k / 32;
                 TileActs {
-                    q: Lines::new(32 * groups),
+                    q: AlignedBytes::new(32 * groups),
                     scale: vec![0.0; groups],
                     s32: vec![0.0; groups],
                     z32: vec![0; groups],
                     z16: vec![0; 2 * groups],
                 }
             },
-            bf16: Lines::new(2 * t.next_multiple_of(WIDE_TOKEN_BLOCK) * k),
+            bf16: AlignedBytes::new(2 * t.next_multiple_of(WIDE_TOKEN_BLOCK) * k),
         }
     }
 
@@ -270,7 +270,7 @@ impl Activations {
             Precision::Bits16 => range.start,
             Precision::Bits8 => range.start - bits16,
         };
-        let at = Offsets::of(self.rows, self.cols, precision, first);
+        let at = TokenOffsets::of(self.rows, self.cols, precision, first);
         let q = &*self.q;
         Tokens {
             set: self,
@@ -290,7 +290,7 @@ impl Activations {
 
 /// Positions at which a token begins in the data that rows are multiplied with.
 #[derive(Clone, Copy)]
-struct Offsets {
+struct TokenOffsets {
     /// In the integers.
     bytes: usize,
     /// In the scales.
@@ -299,21 +299,21 @@ struct Offsets {
     values: usize,
 }
 
-impl Offsets {
+impl TokenOffsets {
     /// Offsets of the `t`-th token of a precision. The 8-bit tokens begin after the maximum number of groups of 32 of the 16-bit
     /// tokens, padded to 256 values.
     #[inline(always)]
-    fn of(rows: RowCounts, cols: usize, precision: Precision, t: usize) -> Offsets {
+    fn of(rows: RowCounts, cols: usize, precision: Precision, t: usize) -> TokenOffsets {
         let padded = cols.next_multiple_of(256);
         match precision {
             Precision::Bits16 => {
                 let values = t * padded;
-                Offsets { bytes: 2 * values, scale: values / 256, values }
+                TokenOffsets { bytes: 2 * values, scale: values / 256, values }
             }
             Precision::Bits8 => {
                 let before = rows.bits16 * padded;
                 let values = before + t * cols;
-                Offsets { bytes: before + values, scale: values / 32, values }
+                TokenOffsets { bytes: before + values, scale: values / 32, values }
             }
         }
     }

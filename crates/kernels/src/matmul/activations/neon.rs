@@ -1,7 +1,7 @@
 //! Packing with NEON.
 
 use super::pack::{max_abs, scale_for};
-use super::{ActSlots, Offsets, Precision, WIDE};
+use super::{ActSlots, Precision, TokenOffsets, WIDE};
 use std::arch::aarch64::*;
 
 impl ActSlots<'_> {
@@ -37,7 +37,7 @@ impl ActSlots<'_> {
     /// The `t`-th 8-bit token from the `first`-th group of 32 on; the integers are signed.
     #[target_feature(enable = "neon")]
     pub(super) unsafe fn put_bytes_neon(&self, t: usize, first: usize, x: &[f32]) {
-        let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
+        let at = TokenOffsets::of(self.rows, self.cols, Precision::Bits8, t);
         for (g, x) in (first..).zip(x.chunks_exact(32)) {
             let (a, inv) = scale_for(max_abs(x), 127.0);
             let mut sums = [0; 2];

@@ -1,8 +1,8 @@
 //! Packing in portable code, and code shared by all levels.
 
 use super::{
-    ActivationFormats, Activations, BF16_LINE, Offsets, Precision, RowCounts, TOKEN_BLOCK,
-    TileActs, WIDE, bf16_line,
+    ActivationFormats, Activations, BF16_LINE, Precision, RowCounts, TOKEN_BLOCK, TileActs,
+    TokenOffsets, WIDE, bf16_line,
 };
 use crate::isa::{Isa, SimdLevel};
 
@@ -170,7 +170,7 @@ impl ActSlots<'_> {
     /// The `t`-th 8-bit token from the `first`-th group of 32 on.
     #[inline(always)]
     unsafe fn put_bytes(&self, t: usize, first: usize, x: &[f32]) {
-        let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
+        let at = TokenOffsets::of(self.rows, self.cols, Precision::Bits8, t);
         for (g, x) in (first..).zip(x.chunks_exact(32)) {
             let (a, inv) = scale_for(max_abs(x), 127.0);
             let mut sums = [0; 2];
@@ -236,8 +236,8 @@ impl ActSlots<'_> {
             if self.formats.quantized() && (wide || self.in_order()) {
                 let (bytes, values, per_scale) =
                     if wide { (2, k.next_multiple_of(256), 256) } else { (1, k, 32) };
-                let source = Offsets::of(set.rows, k, precision, from);
-                let target = Offsets::of(self.rows, k, precision, t);
+                let source = TokenOffsets::of(set.rows, k, precision, from);
+                let target = TokenOffsets::of(self.rows, k, precision, t);
                 let q = set.q.as_ptr().cast::<i8>().add(source.bytes);
                 std::ptr::copy_nonoverlapping(q, self.q.add(target.bytes), bytes * values);
                 let avx2 = self.isa.base() == SimdLevel::Avx2;

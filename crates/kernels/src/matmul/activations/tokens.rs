@@ -1,6 +1,6 @@
 //! Consecutive tokens of a set, as the kernels read them.
 
-use super::{ActivationFormats, Activations, Offsets, Precision};
+use super::{ActivationFormats, Activations, Precision, TokenOffsets};
 #[cfg(target_arch = "x86_64")]
 use super::{TOKEN_BLOCK, TileActs, WIDE_TOKEN_BLOCK, bf16_line};
 use crate::blocks::WeightType;
@@ -62,7 +62,7 @@ impl<'a> Tokens<'a> {
     /// The `t`-th token alone; the tokens must have 16 bits.
     pub(in crate::matmul) fn one(&self, t: usize) -> Tokens<'a> {
         debug_assert!(self.precision == Precision::Bits16 && t < self.tokens);
-        let at = Offsets::of(self.set.rows, self.set.cols, Precision::Bits16, t);
+        let at = TokenOffsets::of(self.set.rows, self.set.cols, Precision::Bits16, t);
         Tokens {
             first: self.first + t,
             tokens: 1,

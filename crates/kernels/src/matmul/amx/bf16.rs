@@ -23,7 +23,7 @@ const _: () = assert!(WIDE_TOKEN_BLOCK == TILE && PANEL_ROWS == 2 * TILE);
 
 /// Sums of two blocks of tokens with a panel's rows.
 #[repr(align(64))]
-struct Sums([[f32; PANEL_ROWS]; 2 * TILE]);
+struct BlockSums([[f32; PANEL_ROWS]; 2 * TILE]);
 
 /// # Safety
 /// The elements `rows` of all tokens of `out` are inside its buffer and only ours; the CPU has the level; the tokens were packed
@@ -63,7 +63,7 @@ pub(in crate::matmul) unsafe fn rows(
                     for (i, base) in panels() {
                         let rows = base.max(rows.start)..end.min(base + PANEL_ROWS);
                         let panel = bf16.add(PANEL_BYTES * i).cast_const();
-                        let what = Part { base, rows, k: k.clone(), block, panel };
+                        let what = PanelOperands { base, rows, k: k.clone(), block, panel };
                         if block + 1 < blocks {
                             part::<2>(&registers, &what, x, out);
                         } else {
@@ -77,7 +77,7 @@ pub(in crate::matmul) unsafe fn rows(
 }
 
 /// The operands of one step: some rows of a panel with one or two blocks of tokens.
-struct Part {
+struct PanelOperands {
     /// The panel's first row.
     base: usize,
     rows: Range<usize>,
@@ -91,11 +91,11 @@ struct Part {
 #[inline(always)]
 unsafe fn part<const B: usize>(
     registers: &Registers,
-    part: &Part,
+    part: &PanelOperands,
     x: &Tokens<'_>,
     out: Output<'_>,
 ) {
-    let Part { base, ref rows, ref k, block, .. } = *part;
+    let PanelOperands { base, ref rows, ref k, block, .. } = *part;
     let tokens = (x.tokens() - TILE * block).min(B * TILE);
     // SAFETY: by the caller's promise: the output has these rows of these tokens.
     unsafe {
@@ -105,7 +105,7 @@ unsafe fn part<const B: usize>(
             return;
         }
         // Part of it is outside the output.
-        let mut sums = Sums([[0.0; PANEL_ROWS]; 2 * TILE]);
+        let mut sums = BlockSums([[0.0; PANEL_ROWS]; 2 * TILE]);
         if k.start != 0 {
             for (t, sums) in sums.0.iter_mut().enumerate().take(tokens) {
                 for first in [0, TILE] {
@@ -134,13 +134,13 @@ unsafe fn part<const B: usize>(
 #[inline(always)]
 unsafe fn products<const B: usize>(
     registers: &Registers,
-    part: &Part,
+    part: &PanelOperands,
     x: &Tokens<'_>,
     to: *mut u8,
     stride: usize,
 ) {
     // Registers 0 to 3: sums of two blocks of tokens with two tiles of rows. 4, 5: tokens. 6, 7: rows.
-    let Part { ref k, block, panel, .. } = *part;
+    let PanelOperands { ref k, block, panel, .. } = *part;
     let at = |b: usize, half: usize| to.wrapping_add(TILE * stride * b + LINE * half);
     // SAFETY: by the caller's promise; there are only whole blocks of tokens and whole groups of columns.
     unsafe {

@@ -6,7 +6,7 @@ use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::blocks::{BlockFormat, with_block, with_tiles};
 use crate::matmul::Matrix;
 use crate::matmul::gemm::{Panel, avx512_panel};
-use crate::matmul::prefetch::{self, Ahead};
+use crate::matmul::prefetch::{self, PrefetchAddress};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::tiles::avx512::{AHEAD, COLUMN, ask};
 use crate::tiles::{Layout, TILE_ROWS};
@@ -37,7 +37,7 @@ pub(super) unsafe fn fill(
             Layout::Tiles => {
                 for (half, i) in (rows.start / TILE..rows.end.div_ceil(TILE)).enumerate() {
                     let tile = w.tile(i).as_ptr();
-                    let ahead = &Ahead::of_tile(w, tile, AHEAD);
+                    let ahead = &PrefetchAddress::of_tile(w, tile, AHEAD);
                     let to = to.add(TILE_BYTES * half);
                     with_tiles!(
                         w.weight_type(),
@@ -64,7 +64,12 @@ pub(super) unsafe fn fill(
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16,fma,f16c"
 )]
-unsafe fn tile_of<Q: TilesAvx512>(tile: *const u8, ahead: &Ahead, k: Range<usize>, to: *mut u8) {
+unsafe fn tile_of<Q: TilesAvx512>(
+    tile: *const u8,
+    ahead: &PrefetchAddress,
+    k: Range<usize>,
+    to: *mut u8,
+) {
     let bytes = TILE_ROWS * Q::BYTES;
     let per_unit = Q::BLOCK / GROUP;
     // SAFETY: by the caller's promise.
@@ -95,7 +100,7 @@ unsafe fn tile_of<Q: TilesAvx512>(tile: *const u8, ahead: &Ahead, k: Range<usize
 #[inline(always)]
 unsafe fn group_of<Q: TilesAvx512, const P: usize>(
     unit: *const u8,
-    ahead: &Ahead,
+    ahead: &PrefetchAddress,
     head: &Q::Head,
     g: usize,
     to: &mut *mut u8,
@@ -216,7 +221,7 @@ unsafe fn pairs(a: __m512, b: __m512) -> __m512i {
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16,fma,f16c"
 )]
-unsafe fn columns(tile: *const u8, ahead: &Ahead, k: Range<usize>, to: *mut u8) {
+unsafe fn columns(tile: *const u8, ahead: &PrefetchAddress, k: Range<usize>, to: *mut u8) {
     // SAFETY: by the caller's promise.
     unsafe {
         for (i, k) in k.step_by(2).enumerate() {

@@ -39,7 +39,7 @@ static SHAPES: Shapes = {
 
 /// Sums of one group of columns.
 #[repr(align(64))]
-struct Sums([[[i32; TILE]; HALVES]; TOKEN_BLOCK]);
+struct GroupSums([[[i32; TILE]; HALVES]; TOKEN_BLOCK]);
 
 /// Multiplies a panel's columns `k` with all tokens: overwrites the outputs with the first columns, adds the others. The panel's
 /// first row is `base`, and the results of `rows` are stored.
@@ -57,9 +57,9 @@ pub(in crate::matmul) unsafe fn multiply<F: Formula>(
 ) {
     // SAFETY: by the caller's promise.
     let registers = unsafe { Registers::take(&SHAPES) };
-    let mut sums = [const { Sums([[[0; TILE]; HALVES]; TOKEN_BLOCK]) }; 2];
+    let mut sums = [const { GroupSums([[[0; TILE]; HALVES]; TOKEN_BLOCK]) }; 2];
     for t in (0..x.tokens()).step_by(TOKEN_BLOCK) {
-        let part = Part {
+        let part = BlockOperands {
             rows,
             base,
             k: &k,
@@ -74,7 +74,7 @@ pub(in crate::matmul) unsafe fn multiply<F: Formula>(
 }
 
 /// The operands of one step: a panel and a block of tokens.
-struct Part<'a> {
+struct BlockOperands<'a> {
     rows: &'a Range<usize>,
     /// The panel's first row.
     base: usize,
@@ -91,9 +91,9 @@ struct Part<'a> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 unsafe fn block<F: Formula>(
     registers: &Registers,
-    part: &Part<'_>,
+    part: &BlockOperands<'_>,
     out: Output<'_>,
-    sums: &mut [Sums; 2],
+    sums: &mut [GroupSums; 2],
 ) {
     let at = |t: usize, half: usize| out.at(part.first + t, part.base + TILE * half);
     // Loops of a fixed length, so that the sums stay in registers.
@@ -125,8 +125,8 @@ unsafe fn block<F: Formula>(
 #[inline(always)]
 unsafe fn columns<F: Formula>(
     registers: &Registers,
-    part: &Part<'_>,
-    sums: &mut [Sums; 2],
+    part: &BlockOperands<'_>,
+    sums: &mut [GroupSums; 2],
     acc: &mut [[__m512; HALVES]; TOKEN_BLOCK],
 ) {
     let groups = part.k.len() / GROUP;
@@ -174,7 +174,7 @@ unsafe fn columns<F: Formula>(
 #[inline(always)]
 unsafe fn begin<const FIRST: u8, const SECOND: u8, const TOKENS: u8>(
     registers: &Registers,
-    part: &Part<'_>,
+    part: &BlockOperands<'_>,
     g: usize,
 ) {
     let x = part.x.q.wrapping_add(TOKEN_BLOCK * (part.k.start + GROUP * g));
@@ -193,7 +193,7 @@ unsafe fn begin<const FIRST: u8, const SECOND: u8, const TOKENS: u8>(
 
 /// Stores the products started by [`begin`].
 #[inline(always)]
-fn end<const FIRST: u8, const SECOND: u8>(registers: &Registers, sums: &mut Sums) {
+fn end<const FIRST: u8, const SECOND: u8>(registers: &Registers, sums: &mut GroupSums) {
     let to = sums.0.as_mut_ptr().cast::<u8>();
     // SAFETY: the sums have the rows of the registers.
     unsafe {
@@ -208,9 +208,9 @@ fn end<const FIRST: u8, const SECOND: u8>(registers: &Registers, sums: &mut Sums
 /// There is such a group; the CPU has the level.
 #[inline(always)]
 unsafe fn add<F: Formula>(
-    part: &Part<'_>,
+    part: &BlockOperands<'_>,
     g: usize,
-    sums: &Sums,
+    sums: &GroupSums,
     acc: &mut [[__m512; HALVES]; TOKEN_BLOCK],
 ) {
     let (x, p) = (&part.x, part.p);

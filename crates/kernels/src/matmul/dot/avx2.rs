@@ -63,7 +63,7 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
         let mut ahead = RowsAhead::new(row[0], R, w, 32 * count);
         for g in 0..count.div_ceil(8) {
             ahead.ask(R * 256 / Q::BLOCK * Q::BYTES);
-            let mut sums = Sums { acc: [[_mm256_setzero_ps(); R]; T], min: [[0f32; R]; T] };
+            let mut sums = RowSums { acc: [[_mm256_setzero_ps(); R]; T], min: [[0f32; R]; T] };
             if Q::EIGHT && 8 * g + 8 <= count {
                 // In loops: closures passed to the standard library are not compiled for AVX2.
                 let mut eight = [Eight::NONE; R];
@@ -113,14 +113,14 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
 }
 
 /// Sums of at most 256 weights of each row with each token, before the token's scale is applied.
-struct Sums<const R: usize, const T: usize> {
+struct RowSums<const R: usize, const T: usize> {
     /// Sums of products, in eight parts.
     acc: [[__m256; R]; T],
     /// Sums of offsets.
     min: [[f32; R]; T],
 }
 
-impl<const R: usize, const T: usize> Sums<R, T> {
+impl<const R: usize, const T: usize> RowSums<R, T> {
     /// Adds group `b` of row `r`, times the integers `x` of the tokens, and offsets times their sums `of`. `eight`: precomputed
     /// scales of eight groups, and the position of this group among them.
     #[inline(always)]

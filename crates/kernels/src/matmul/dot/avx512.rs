@@ -7,7 +7,7 @@
 //! activations.
 
 use super::scalar;
-use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512, lane_scales};
+use crate::blocks::avx512_rows::{Group256, Offsets, RowsAvx512, lane_scales};
 use crate::blocks::{WeightType, per_16, with_block};
 use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -105,7 +105,7 @@ unsafe fn scale<const R: usize, const T: usize>(
 /// The contribution of zero points and offsets for a whole group: scales × sums of activations, in any lanes.
 #[inline(always)]
 unsafe fn offsets<Q: RowsAvx512, const R: usize, const T: usize>(
-    group: &[Group<Q::Offsets>; R],
+    group: &[Group256<Q::Offsets>; R],
     g: usize,
     x: &[Tokens<'_>; T],
 ) -> [[__m512; R]; T] {
@@ -150,7 +150,7 @@ unsafe fn begin<Q: RowsAvx512, const R: usize>(
     row: &[*const u8; R],
     g: usize,
     count: usize,
-) -> [Group<Q::Offsets>; R] {
+) -> [Group256<Q::Offsets>; R] {
     // SAFETY: as for `dot`.
     unsafe {
         let mut group = [Q::begin(row[0], g, count); R];
@@ -165,7 +165,7 @@ unsafe fn begin<Q: RowsAvx512, const R: usize>(
 /// high and 64 low bytes.
 #[inline(always)]
 unsafe fn step<Q: RowsAvx512, const R: usize, const T: usize, const HALF: bool>(
-    group: &[Group<Q::Offsets>; R],
+    group: &[Group256<Q::Offsets>; R],
     g: usize,
     j: usize,
     x: &[Tokens<'_>; T],

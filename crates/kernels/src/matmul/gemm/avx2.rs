@@ -1,5 +1,5 @@
 //! The panel product with AVX2: 16 rows × 3 tokens in registers, 16-bit products with `vpmaddubsw`. [`avx_vnni`](super::avx_vnni)
-//! shares everything except the integer sums ([`Sums`]).
+//! shares everything except the integer sums ([`ByteProducts`]).
 //!
 //! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits. Codes are the unsigned bytes, activations the
 //! signed ones. As many of these sums as are guaranteed to fit 16 bits ([`lines_together`]) are added there before they are
@@ -45,7 +45,7 @@ pub(in crate::matmul) const fn lines_together<Q: BlockFormat>(activation: i32) -
 }
 
 /// The difference between the levels: the multiplication of bytes.
-pub(super) trait Sums<F: Formula> {
+pub(super) trait ByteProducts<F: Formula> {
     /// True if the panel has codes minus their zero point, so that nothing has to be subtracted from the sums.
     const SIGNED: bool;
 
@@ -91,9 +91,9 @@ macro_rules! with_narrowing {
 }
 
 /// With `vpmaddubsw`.
-struct Narrow;
+struct Maddubs;
 
-impl<F: Narrowing> Sums<F> for Narrow {
+impl<F: Narrowing> ByteProducts<F> for Maddubs {
     const SIGNED: bool = F::LINES == 0;
 
     #[inline(always)]
@@ -153,7 +153,7 @@ pub(in crate::matmul) unsafe fn four_columns(x: *const i8, line: usize) -> __m25
 
 driver!("avx2,fma,f16c", avx2_panel, Narrowing, with_narrowing);
 
-/// The `columns` that [`driver`] calls, with the features of a level and its [`Sums`].
+/// The `columns` that [`driver`] calls, with the features of a level and its [`ByteProducts`].
 macro_rules! columns_with {
     ($features:literal, $formula:ident, $sums:ty) => {
         /// # Safety
@@ -174,14 +174,14 @@ macro_rules! columns_with {
 }
 pub(super) use columns_with;
 
-columns_with!("avx2,fma,f16c", Narrowing, Narrow);
+columns_with!("avx2,fma,f16c", Narrowing, Maddubs);
 
 /// The products of [`ROWS`] rows, starting at the panel's row `row`, with `C` tokens over all columns of the panel.
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, and the CPU has AVX2, FMA and F16C, and the features that `S` needs.
 #[inline(always)]
-pub(super) unsafe fn columns_by<S: Sums<F>, F: Formula, const C: usize>(
+pub(super) unsafe fn columns_by<S: ByteProducts<F>, F: Formula, const C: usize>(
     row: usize,
     k: &Range<usize>,
     x: &Tokens<'_>,

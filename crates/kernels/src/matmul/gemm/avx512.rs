@@ -83,14 +83,14 @@ unsafe fn quantized<Q: RowsAvx512>(
             F => if F::SCALES == 1 && x.rows_in_blocks() {
                 amx::bytes::multiply::<F>(&rows, rows.start, k, x, out, p);
             } else {
-                tokens::<Integer<F>>(rows, k, x, out, p);
+                tokens::<IntegerSums<F>>(rows, k, x, out, p);
             }
         )
     }
 }
 
 /// The way in which a tile of `C` tokens adds its products.
-trait Tile {
+trait TokenTile {
     /// Adds the products of columns `k` of tokens `t .. t + C` to `acc[token][16 rows]`.
     ///
     /// # Safety
@@ -105,7 +105,7 @@ trait Tile {
 }
 
 /// All tokens, six at a time.
-unsafe fn tokens<T: Tile>(
+unsafe fn tokens<T: TokenTile>(
     rows: Range<usize>,
     k: Range<usize>,
     x: &Tokens<'_>,
@@ -134,7 +134,7 @@ unsafe fn tokens<T: Tile>(
 /// # Safety
 /// As for `gemm::rows`; the CPU has the level.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn tile<T: Tile, const C: usize>(
+unsafe fn tile<T: TokenTile, const C: usize>(
     rows: Range<usize>,
     k: Range<usize>,
     x: &Tokens<'_>,
@@ -165,9 +165,9 @@ unsafe fn tile<T: Tile, const C: usize>(
 }
 
 /// Quantised weights.
-struct Integer<F>(std::marker::PhantomData<F>);
+struct IntegerSums<F>(std::marker::PhantomData<F>);
 
-impl<F: Formula> Tile for Integer<F> {
+impl<F: Formula> TokenTile for IntegerSums<F> {
     #[inline(always)]
     unsafe fn add<const C: usize>(
         k: Range<usize>,
@@ -252,7 +252,7 @@ unsafe fn products<const C: usize, const LINES: usize>(
 /// Float weights.
 struct Float;
 
-impl Tile for Float {
+impl TokenTile for Float {
     #[inline(always)]
     unsafe fn add<const C: usize>(
         k: Range<usize>,

@@ -1,10 +1,10 @@
 //! Fills a panel with AVX-512: 16 rows × 64 columns at a time, transposed in registers.
 
 use super::Panel;
-use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512};
+use crate::blocks::avx512_rows::{Group256, Offsets, RowsAvx512};
 use crate::blocks::per_16;
 use crate::matmul::Matrix;
-use crate::matmul::prefetch::Lines;
+use crate::matmul::prefetch::CacheLines;
 use crate::matmul::sizes::PANEL_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub(in crate::matmul) unsafe fn fill<Q: RowsAvx512>(
     let mut ahead = next.wrapping_add(skipped * rows.len());
     // If other columns lie in between, these columns of the next rows: a row's worth of cache lines for each row.
     let bytes = k.len() / Q::BLOCK * Q::BYTES;
-    let mut lines = Lines::new(next.wrapping_add(skipped), bytes, w.stride - bytes);
+    let mut lines = CacheLines::new(next.wrapping_add(skipped), bytes, w.stride - bytes);
     let strided = w.gap() != 0;
     let per_step = lines.per_row() * TILE / k.len().div_ceil(64) + 1;
     for tile in 0..rows.len().div_ceil(TILE) {
@@ -76,7 +76,7 @@ pub(in crate::matmul) unsafe fn fill<Q: RowsAvx512>(
 /// As for `fill`.
 #[inline(always)]
 unsafe fn scales<Q: RowsAvx512>(
-    group: &[Group<Q::Offsets>; TILE],
+    group: &[Group256<Q::Offsets>; TILE],
     g: usize,
     tile: usize,
     p: &mut Panel,
@@ -119,7 +119,7 @@ unsafe fn scales<Q: RowsAvx512>(
 /// As for `fill`.
 #[inline(always)]
 unsafe fn step<Q: RowsAvx512, const HALF: bool>(
-    group: &[Group<Q::Offsets>; TILE],
+    group: &[Group256<Q::Offsets>; TILE],
     j: usize,
     s: usize,
     tile: usize,

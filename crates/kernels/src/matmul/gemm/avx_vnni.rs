@@ -3,7 +3,9 @@
 //! Nothing can saturate: four products of an unsigned and a signed byte are added in 32 bits. So the panel has the codes as they
 //! are for every type. Results are bit-identical to AVX2.
 
-use super::avx2::{ROWS, Sums, TOKENS, columns_by, columns_with, four_columns, two_vectors};
+use super::avx2::{
+    ByteProducts, ROWS, TOKENS, columns_by, columns_with, four_columns, two_vectors,
+};
 use super::{Panel, avx2_panel::as_they_are, scalar};
 use crate::blocks::{Formula, with_block, with_formula, with_tiles};
 use crate::matmul::sizes::PANEL_ROWS;
@@ -13,9 +15,9 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// With `vpdpbusd`, whose 256-bit form needs no AVX-512.
-struct Whole;
+struct Dpbusd;
 
-impl<F: Formula> Sums<F> for Whole {
+impl<F: Formula> ByteProducts<F> for Dpbusd {
     const SIGNED: bool = false;
 
     #[inline(always)]
@@ -39,4 +41,4 @@ impl<F: Formula> Sums<F> for Whole {
 
 driver!("avx2,fma,f16c,avxvnni", as_they_are, Formula, with_formula);
 
-columns_with!("avx2,fma,f16c,avxvnni", Formula, Whole);
+columns_with!("avx2,fma,f16c,avxvnni", Formula, Dpbusd);

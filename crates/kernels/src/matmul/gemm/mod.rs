@@ -177,7 +177,7 @@ mod neon_pairs;
 mod neon_panel;
 mod scalar;
 
-use super::activations::Lines;
+use super::activations::AlignedBytes;
 use super::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, SUMS, cut_at_multiples};
 use super::{Matrix, Output, Tokens};
 use crate::isa::SimdLevel;
@@ -193,7 +193,7 @@ pub struct MatmulScratch {
     pub(super) panel: Box<Panel>,
     /// Panels of bf16, see `amx::bf16`; the pages stay untouched if that is not used.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    pub(super) bf16: Lines,
+    pub(super) bf16: AlignedBytes,
 }
 
 impl MatmulScratch {
@@ -208,7 +208,7 @@ impl MatmulScratch {
                 m: [0.0; MAX_K / 16 * PANEL_ROWS],
                 zero: 0,
             }),
-            bf16: Lines::new(PANELS * PANEL_BYTES),
+            bf16: AlignedBytes::new(PANELS * PANEL_BYTES),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Fills a panel of the NEON product: from tiles, whose lines are those of a panel, and from rows, four at a time. The panel
-//! holds codes minus their zero point, in one of two orders: [`Lines`] for `sdot`, and that of `neon_pairs` for `smmla`.
+//! holds codes minus their zero point, in one of two orders: [`FourColumns`] for `sdot`, and that of `neon_pairs` for `smmla`.
 
 use super::Panel;
 use crate::blocks::neon_rows::{RowsNeon, less_zero};
@@ -30,9 +30,9 @@ pub(super) trait Order {
 }
 
 /// Lines of four columns with the rows one after the other.
-pub(super) struct Lines;
+pub(super) struct FourColumns;
 
-impl Order for Lines {
+impl Order for FourColumns {
     #[inline(always)]
     unsafe fn put_lines(p: &mut Panel, line: usize, row: usize, two: [uint8x16_t; 2]) {
         for (i, codes) in two.into_iter().enumerate() {
@@ -49,8 +49,8 @@ impl Order for Lines {
         // SAFETY: by the caller's promise.
         unsafe {
             let [a, b, c, d] = transposed(four);
-            Lines::put_lines(p, line, row, [a, b]);
-            Lines::put_lines(p, line + 2, row, [c, d]);
+            FourColumns::put_lines(p, line, row, [a, b]);
+            FourColumns::put_lines(p, line + 2, row, [c, d]);
         }
     }
 
@@ -77,7 +77,7 @@ pub(super) unsafe fn fill_tiles<Q: TilesNeon>(
     p: &mut Panel,
 ) {
     // SAFETY: by the caller's promise.
-    unsafe { tiles::<Q, Lines>(w, rows, k, p) }
+    unsafe { tiles::<Q, FourColumns>(w, rows, k, p) }
 }
 
 /// # Safety
@@ -90,7 +90,7 @@ pub(super) unsafe fn fill_rows<Q: RowsNeon>(
     p: &mut Panel,
 ) {
     // SAFETY: by the caller's promise.
-    unsafe { rows::<Q, Lines>(w, range, k, p) }
+    unsafe { rows::<Q, FourColumns>(w, range, k, p) }
 }
 
 /// Fills a panel from tiles.

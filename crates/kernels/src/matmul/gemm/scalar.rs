@@ -25,7 +25,7 @@ const VECTORS: usize = PANEL_ROWS / LANES;
 
 /// 32 columns of a panel's rows.
 #[repr(align(16))]
-struct Group {
+struct PanelGroup {
     /// Codes minus their zero point: `[columns / 2][rows / 4][4 rows][2 columns]`.
     q: [[[i16; 2 * LANES]; VECTORS]; 16],
     d: [[f32; PANEL_ROWS]; 2],
@@ -97,7 +97,7 @@ fn multiply(
     let first = rows.start / TILE_ROWS * TILE_ROWS;
     let mut tiles = [0; PANEL_ROWS * MAX_BYTES_OF_256];
     let mut words = Words::NONE;
-    let mut groups = [const { Group::NONE }; 8];
+    let mut groups = [const { PanelGroup::NONE }; 8];
     for start in k.clone().step_by(256) {
         let columns = (k.end - start).min(256);
         let (at, count) = (start / ty.block, columns / ty.block);
@@ -129,9 +129,9 @@ fn multiply(
     }
 }
 
-impl Group {
+impl PanelGroup {
     /// No weights.
-    const NONE: Group = Group {
+    const NONE: PanelGroup = PanelGroup {
         q: [[[0; 2 * LANES]; VECTORS]; 16],
         d: [[0.0; PANEL_ROWS]; 2],
         m: [[0.0; PANEL_ROWS]; 2],

@@ -1,5 +1,5 @@
 //! Tiles with AVX2, 16-bit tokens: lines of eight rows and four columns against four broadcast activations.
-//! [`avx_vnni`](super::avx_vnni) shares everything except the integer sums ([`Sums`]).
+//! [`avx_vnni`](super::avx_vnni) shares everything except the integer sums ([`ByteSums`]).
 //!
 //! Codes are multiplied with the high and with the low bytes of the activations with `vpmaddubsw`. As many of these sums of two
 //! products as are guaranteed to fit 16 bits are added there before they are widened, all of 32 columns for four-bit types. If
@@ -11,7 +11,7 @@
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::blocks::{WeightType, with_tiles};
 use crate::matmul::gemm::avx2::{four_columns, lines_together};
-use crate::matmul::prefetch::{self, Ahead};
+use crate::matmul::prefetch::{self, PrefetchAddress};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
@@ -22,7 +22,7 @@ const AHEAD: usize = 8192;
 
 driver!();
 
-/// The `quantized` that [`driver`] calls, with the features of a level and its [`Sums`].
+/// The `quantized` that [`driver`] calls, with the features of a level and its [`ByteSums`].
 macro_rules! quantized_with {
     ($features:literal, $sums:ty) => {
         /// The sums of all rows of tile `i`.
@@ -56,7 +56,7 @@ pub(super) use quantized_with;
 quantized_with!("avx2,fma,f16c", Narrow);
 
 /// The difference between the levels: the addition of products of bytes.
-pub(super) trait Sums {
+pub(super) trait ByteSums {
     /// The number of lines, among those that share a scale, that are added before the sums of high and of low bytes are joined; 0
     /// if this number of tokens is multiplied by words instead.
     fn together<Q: TilesAvx2>(tokens: usize) -> usize;
@@ -75,7 +75,7 @@ pub(super) trait Sums {
 }
 
 /// The lines of a group of a unit, of `H` times eight rows starting at half `first`.
-pub(super) struct Lines<Q: TilesAvx2, const H: usize> {
+pub(super) struct UnitLines<Q: TilesAvx2, const H: usize> {
     unit: *const u8,
     g: usize,
     first: usize,
@@ -83,7 +83,7 @@ pub(super) struct Lines<Q: TilesAvx2, const H: usize> {
     decoded: [Q::Group; 2],
 }
 
-impl<Q: TilesAvx2, const H: usize> Lines<Q, H> {
+impl<Q: TilesAvx2, const H: usize> UnitLines<Q, H> {
     /// Lines that share a scale.
     pub(super) const EACH: usize = 8 / Q::SCALES;
 
@@ -101,7 +101,7 @@ struct Narrow;
 /// The largest magnitude of a low or a high byte of an activation.
 const LOW_BYTE: i32 = 128;
 
-impl Sums for Narrow {
+impl ByteSums for Narrow {
     fn together<Q: TilesAvx2>(tokens: usize) -> usize {
         match lines_together::<Q>(LOW_BYTE) {
             // Joining sums after each two lines pays only if few tokens share the widened codes.
@@ -132,8 +132,8 @@ impl Sums for Narrow {
 /// # Safety
 /// The unit is whole, the tokens have these columns, the CPU has the level.
 #[inline(always)]
-unsafe fn sums<S: Sums, Q: TilesAvx2, const T: usize, const H: usize>(
-    lines: &Lines<Q, H>,
+unsafe fn sums<S: ByteSums, Q: TilesAvx2, const T: usize, const H: usize>(
+    lines: &UnitLines<Q, H>,
     x: &[Tokens<'_>; T],
     b: usize,
     part: usize,
@@ -144,7 +144,7 @@ unsafe fn sums<S: Sums, Q: TilesAvx2, const T: usize, const H: usize>(
         if together == 0 {
             return words(lines, x, b, part);
         }
-        let each = Lines::<Q, H>::EACH;
+        let each = UnitLines::<Q, H>::EACH;
         let mut sums = [[_mm256_setzero_si256(); H]; T];
         for some in 0..each / together {
             // Sums with the high and with the low bytes.
@@ -175,14 +175,14 @@ unsafe fn sums<S: Sums, Q: TilesAvx2, const T: usize, const H: usize>(
 /// Codes widened to 16 bits, times activations as they are.
 #[inline(always)]
 unsafe fn words<Q: TilesAvx2, const T: usize, const H: usize>(
-    lines: &Lines<Q, H>,
+    lines: &UnitLines<Q, H>,
     x: &[Tokens<'_>; T],
     b: usize,
     part: usize,
 ) -> [[__m256i; H]; T] {
     // SAFETY: by the caller's promise.
     unsafe {
-        let each = Lines::<Q, H>::EACH;
+        let each = UnitLines::<Q, H>::EACH;
         let mut s = [[[_mm256_setzero_si256(); 2]; H]; T];
         for j in each * part..each * (part + 1) {
             for h in 0..H {
@@ -218,7 +218,7 @@ unsafe fn words<Q: TilesAvx2, const T: usize, const H: usize>(
 /// As for [`rows`], and the CPU has the features that `S` needs.
 #[inline(always)]
 pub(super) unsafe fn halves<
-    S: Sums,
+    S: ByteSums,
     Q: TilesAvx2,
     const T: usize,
     const H: usize,
@@ -230,7 +230,7 @@ pub(super) unsafe fn halves<
     sums: &mut [[f32; TILE_ROWS]; T],
 ) {
     let tile = w.tile(i).as_ptr();
-    let ahead = Ahead::of_tile(w, tile, AHEAD);
+    let ahead = PrefetchAddress::of_tile(w, tile, AHEAD);
     let groups = x[0].cols() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.
@@ -266,7 +266,7 @@ pub(super) unsafe fn halves<
 
 /// Adds group `b` of the row, which is in `unit`.
 #[inline(always)]
-unsafe fn group<S: Sums, Q: TilesAvx2, const T: usize, const H: usize, const FIRST: usize>(
+unsafe fn group<S: ByteSums, Q: TilesAvx2, const T: usize, const H: usize, const FIRST: usize>(
     unit: *const u8,
     b: usize,
     x: &[Tokens<'_>; T],
@@ -276,7 +276,7 @@ unsafe fn group<S: Sums, Q: TilesAvx2, const T: usize, const H: usize, const FIR
     // SAFETY: by the caller's promise.
     unsafe {
         let decoded = [Q::begin(unit, g, FIRST), Q::begin(unit, g, FIRST + H - 1)];
-        let lines = Lines::<Q, H> { unit, g, first: FIRST, decoded };
+        let lines = UnitLines::<Q, H> { unit, g, first: FIRST, decoded };
         let zero = _mm256_set1_ps(Q::ZERO as f32);
         for part in 0..Q::SCALES {
             let sums = sums::<S, Q, T, H>(&lines, x, b, part);

@@ -12,7 +12,7 @@
 use super::avx512_panel;
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::blocks::{WeightType, with_tiles};
-use crate::matmul::prefetch::{self, Ahead};
+use crate::matmul::prefetch::{self, PrefetchAddress};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
 use crate::matmul::{MatmulScratch, Matrix, Output, Precision, Tokens};
 use crate::tiles::TILE_ROWS;
@@ -60,14 +60,14 @@ pub(super) unsafe fn rows(
 }
 
 /// The multiplication of a tile's weights.
-trait Tile {
+trait TileProduct {
     /// Multiplies all columns with `T` 16-bit tokens.
     ///
     /// # Safety
     /// `tile` is a whole tile, the activations fit it, the CPU has the level.
     unsafe fn few<const T: usize>(
         tile: *const u8,
-        ahead: &Ahead,
+        ahead: &PrefetchAddress,
         x: &[Tokens<'_>; T],
     ) -> [__m512; T];
 
@@ -77,7 +77,7 @@ trait Tile {
     /// As for `few`; the buffers hold the activations of whole blocks.
     unsafe fn block<const T: usize>(
         tile: *const u8,
-        ahead: &Ahead,
+        ahead: &PrefetchAddress,
         k: Range<usize>,
         x: &Tokens<'_>,
         block: usize,
@@ -85,7 +85,7 @@ trait Tile {
     );
 }
 
-unsafe fn each_tile<W: Tile>(
+unsafe fn each_tile<W: TileProduct>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &Tokens<'_>,
@@ -118,7 +118,7 @@ unsafe fn each_tile<W: Tile>(
                     let [before, bytes, gap] = w.in_tile(&k);
                     for (i, sums) in tiles.clone().zip(sums.iter_mut()) {
                         let tile = w.tile(i).as_ptr();
-                        let ahead = &Ahead::new(tile.add(before), AHEAD, bytes, gap);
+                        let ahead = &PrefetchAddress::new(tile.add(before), AHEAD, bytes, gap);
                         // The smallest of these that suffices: results for tokens that do not exist are not stored.
                         match tokens {
                             1 | 2 => add::<W, 2>(tile, ahead, k.clone(), x, block, sums),
@@ -164,7 +164,7 @@ unsafe fn store(
 /// # Safety
 /// As for `tiles::rows`; the CPU has the level.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn few<W: Tile, const T: usize>(
+unsafe fn few<W: TileProduct, const T: usize>(
     w: &Matrix<'_>,
     tiles: Range<usize>,
     rows: &Range<usize>,
@@ -177,7 +177,7 @@ unsafe fn few<W: Tile, const T: usize>(
         let tile = w.tile(i).as_ptr();
         // SAFETY: by the caller's promise; masked lanes are not written.
         unsafe {
-            let sums = W::few::<T>(tile, &Ahead::of_tile(w, tile, AHEAD), &x);
+            let sums = W::few::<T>(tile, &PrefetchAddress::of_tile(w, tile, AHEAD), &x);
             for (j, sums) in sums.into_iter().enumerate() {
                 _mm512_mask_storeu_ps(at(out, t + j, i), mask(rows, TILE_ROWS * i), sums);
             }
@@ -201,11 +201,11 @@ pub(in crate::matmul) fn mask(rows: &Range<usize>, first: usize) -> __mmask16 {
 /// Adds the products of columns `k` to `sums` `[T][16 rows]`, which the first columns overwrite.
 ///
 /// # Safety
-/// As for `Tile::block`.
+/// As for `TileProduct::block`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn add<W: Tile, const T: usize>(
+unsafe fn add<W: TileProduct, const T: usize>(
     tile: *const u8,
-    ahead: &Ahead,
+    ahead: &PrefetchAddress,
     k: Range<usize>,
     x: &Tokens<'_>,
     block: usize,
@@ -236,11 +236,11 @@ pub(super) unsafe fn four(p: *const i8) -> __m512i {
 /// Quantised weights.
 struct Integer<Q>(std::marker::PhantomData<Q>);
 
-impl<Q: TilesAvx512> Tile for Integer<Q> {
+impl<Q: TilesAvx512> TileProduct for Integer<Q> {
     #[inline(always)]
     unsafe fn few<const T: usize>(
         tile: *const u8,
-        ahead: &Ahead,
+        ahead: &PrefetchAddress,
         x: &[Tokens<'_>; T],
     ) -> [__m512; T] {
         let bytes = TILE_ROWS * Q::BYTES;
@@ -284,7 +284,7 @@ impl<Q: TilesAvx512> Tile for Integer<Q> {
     #[inline(always)]
     unsafe fn block<const T: usize>(
         tile: *const u8,
-        ahead: &Ahead,
+        ahead: &PrefetchAddress,
         k: Range<usize>,
         x: &Tokens<'_>,
         block: usize,
@@ -304,14 +304,14 @@ pub(super) trait Groups<Q: TilesAvx512> {
     /// Group `g` of a unit, group `b` of the row; its number modulo [`PHASES`](TilesAvx512::PHASES) is `P`.
     ///
     /// # Safety
-    /// As for `Tile::block`.
+    /// As for `TileProduct::block`.
     unsafe fn group<const P: usize>(&mut self, unit: *const u8, head: &Q::Head, g: usize, b: usize);
 }
 
 /// Visits the groups of columns `k`, in order.
 ///
 /// # Safety
-/// As for `Tile::block`.
+/// As for `TileProduct::block`.
 #[inline(always)]
 pub(super) unsafe fn each_group<Q: TilesAvx512>(
     tile: *const u8,
@@ -347,7 +347,7 @@ pub(super) unsafe fn each_group<Q: TilesAvx512>(
 struct Twelve<'a, const T: usize> {
     x: Block,
     /// Set if the weights are read from memory.
-    ahead: Option<&'a Ahead>,
+    ahead: Option<&'a PrefetchAddress>,
     acc: &'a mut [__m512; T],
 }
 
@@ -368,7 +368,7 @@ impl<Q: TilesAvx512, const T: usize> Groups<Q> for Twelve<'_, T> {
 /// Prefetches the size of a group, ahead of group `g` of a unit: prefetched all at once, long units would occupy every buffer
 /// that waits for memory.
 #[inline(always)]
-pub(in crate::matmul) fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &Ahead, g: usize) {
+pub(in crate::matmul) fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &PrefetchAddress, g: usize) {
     let group = TILE_ROWS * Q::BYTES / (Q::BLOCK / 32);
     prefetch::far(ahead.of(unit).wrapping_add(group * g), group);
 }
@@ -377,7 +377,7 @@ pub(in crate::matmul) fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &Ahead, g: 
 #[inline(always)]
 unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
     unit: *const u8,
-    ahead: &Ahead,
+    ahead: &PrefetchAddress,
     head: &Q::Head,
     g: usize,
     b: usize,
@@ -509,7 +509,7 @@ pub(super) unsafe fn times_zero<Q: TilesAvx512>(v: __m512i) -> __m512i {
 #[inline(always)]
 unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
     unit: *const u8,
-    ahead: Option<&Ahead>,
+    ahead: Option<&PrefetchAddress>,
     head: &Q::Head,
     g: usize,
     b: usize,
@@ -588,11 +588,11 @@ impl Column for Bf16 {
     }
 }
 
-impl<C: Column> Tile for C {
+impl<C: Column> TileProduct for C {
     #[inline(always)]
     unsafe fn few<const T: usize>(
         tile: *const u8,
-        ahead: &Ahead,
+        ahead: &PrefetchAddress,
         x: &[Tokens<'_>; T],
     ) -> [__m512; T] {
         let x: [&[f32]; T] = std::array::from_fn(|t| x[t].float(0));
@@ -623,7 +623,7 @@ impl<C: Column> Tile for C {
     #[inline(always)]
     unsafe fn block<const T: usize>(
         tile: *const u8,
-        ahead: &Ahead,
+        ahead: &PrefetchAddress,
         k: Range<usize>,
         x: &Tokens<'_>,
         block: usize,
@@ -651,7 +651,7 @@ impl<C: Column> Tile for C {
 #[inline(always)]
 unsafe fn columns<C: Column, const N: usize>(
     tile: *const u8,
-    ahead: &Ahead,
+    ahead: &PrefetchAddress,
     n: usize,
     x: *const f32,
     stride: usize,

@@ -14,7 +14,7 @@ use crate::isa::SimdLevel;
 use crate::matmul::activations::MANY;
 use crate::matmul::amx;
 use crate::matmul::gemm::{Panel, stretches};
-use crate::matmul::prefetch::Ahead;
+use crate::matmul::prefetch::PrefetchAddress;
 use crate::matmul::sizes::{MAX_K, PANEL_ROWS, ROWS_TOGETHER, TOKEN_BLOCK, cut_at_multiples};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
@@ -107,26 +107,26 @@ unsafe fn fill<Q: TilesAvx512, const SIGNED: bool>(
     let [before, bytes, gap] = w.in_tile(&read);
     for (half, i) in tiles.enumerate() {
         let tile = w.tile(i).as_ptr();
-        let ahead = Ahead::new(tile.wrapping_add(before), AHEAD, bytes, gap);
+        let ahead = PrefetchAddress::new(tile.wrapping_add(before), AHEAD, bytes, gap);
         // SAFETY: by the caller's promise.
         unsafe {
             let first = k.start / 32;
-            each_group::<Q>(tile, &k, &mut Half::<SIGNED> { first, half, ahead, p });
+            each_group::<Q>(tile, &k, &mut PanelHalf::<SIGNED> { first, half, ahead, p });
         }
     }
 }
 
 /// Stores the groups of a tile in its half of a panel.
-struct Half<'a, const SIGNED: bool> {
+struct PanelHalf<'a, const SIGNED: bool> {
     /// The panel's first group.
     first: usize,
     /// The tile's number in the panel.
     half: usize,
-    ahead: Ahead,
+    ahead: PrefetchAddress,
     p: &'a mut Panel,
 }
 
-impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for Half<'_, SIGNED> {
+impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for PanelHalf<'_, SIGNED> {
     #[inline(always)]
     unsafe fn group<const P: usize>(
         &mut self,

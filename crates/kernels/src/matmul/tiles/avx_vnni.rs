@@ -1,7 +1,7 @@
 //! Tiles with AVX-VNNI: those of [`avx2`](super::avx2), whose sums of four products are one `vpdpbusd` each, for codes of any
 //! size. Results are bit-identical to AVX2.
 
-use super::avx2::{Sums, float, halves, quantized_with};
+use super::avx2::{ByteSums, float, halves, quantized_with};
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::blocks::with_tiles;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -16,7 +16,7 @@ quantized_with!("avx2,fma,f16c,avxvnni", Whole);
 /// With `vpdpbusd`, whose 256-bit form needs no AVX-512.
 struct Whole;
 
-impl Sums for Whole {
+impl ByteSums for Whole {
     fn together<Q: TilesAvx2>(_: usize) -> usize {
         8 / Q::SCALES
     }

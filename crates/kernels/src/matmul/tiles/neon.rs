@@ -14,7 +14,7 @@ use std::arch::aarch64::*;
 use std::ops::Range;
 
 /// Sums of 16 rows, `[half]`.
-type Sums = [[float32x4_t; 2]; 2];
+type HalfSums = [[float32x4_t; 2]; 2];
 
 driver!();
 
@@ -66,7 +66,7 @@ unsafe fn group<Q: TilesNeon, const T: usize>(
     b: usize,
     half: usize,
     x: &[Tokens<'_>; T],
-    acc: &mut [Sums; T],
+    acc: &mut [HalfSums; T],
 ) {
     let g = b % (Q::BLOCK / 32);
     // SAFETY: by the caller's promise.

@@ -7,7 +7,7 @@ use alight_kernels::rope::{RopeParams, RopeScaling};
 
 use super::Architecture;
 use super::gemma::Gemma;
-use super::gemma4::{Shared, token_input};
+use super::gemma4::{SharedLayers, token_input};
 use crate::keys::Keys;
 use crate::keys::SpecError;
 use crate::spec::{FeedForward, ModelSpec, QkNorm};
@@ -49,7 +49,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let layers = spec.layers.len();
     let windowed: Vec<bool> =
         spec.attention_layers().map(|spec| spec.mask.window().is_some()).collect();
-    let shared = Shared::read(keys, &windowed, layers.saturating_sub(OWN_KV))?;
+    let shared = SharedLayers::read(keys, &windowed, layers.saturating_sub(OWN_KV))?;
     let from_token = token_input(keys, layers, TOKEN_INPUT)?;
     let deviations = deviations(keys, layers)?;
     for (layer, attention) in spec.attention_layers_mut().enumerate() {

@@ -34,7 +34,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let windowed = windowed_layers(keys, layers, 6)?;
     let window = window(keys, 0)?;
     let attention = attention(keys, layers, &windowed, window)?;
-    let shared = Shared::read(keys, &windowed, 0)?;
+    let shared = SharedLayers::read(keys, &windowed, 0)?;
     let token_input = token_input(keys, layers, 0)?;
     let context = sizes.context;
     let full = rope(keys, keys.dimension("attention.key_length", MAX_WIDTH)?, context)?;
@@ -141,12 +141,12 @@ fn local_rope(keys: &Keys<'_, '_>, others: &RopeParams) -> Result<RopeParams, Sp
 }
 
 /// Layers without keys and values of their own.
-pub(super) struct Shared {
+pub(super) struct SharedLayers {
     /// The first of them. The layer right before it has no window, and the layer before that has one.
     first: usize,
 }
 
-impl Shared {
+impl SharedLayers {
     /// The layer whose keys and values `layer` attends to, if it has none of its own.
     pub(super) fn owner(&self, layer: usize, windowed: bool) -> Option<usize> {
         (layer >= self.first).then(|| self.first - if windowed { 2 } else { 1 })
@@ -161,7 +161,7 @@ impl Shared {
         keys: &Keys<'_, '_>,
         windowed: &[bool],
         usual: usize,
-    ) -> Result<Option<Shared>, SpecError> {
+    ) -> Result<Option<SharedLayers>, SpecError> {
         let (key, layers) = ("attention.shared_kv_layers", windowed.len());
         let shared = keys.get::<u64>(key)?.unwrap_or(usual as u64);
         if shared == 0 {
@@ -175,6 +175,6 @@ impl Shared {
                 "so few that a layer with a sliding window and one without come right before them";
             keys.value(key, shared.min(MAX_LAYERS as u64), expected.into())
         })?;
-        Ok(Some(Shared { first }))
+        Ok(Some(SharedLayers { first }))
     }
 }

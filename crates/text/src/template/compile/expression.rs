@@ -1,14 +1,14 @@
 //! Expressions.
 
-use super::super::code::{Binary, Const, Name, Op, Shape};
-use super::super::lexer::Kind;
+use super::super::code::{Binary, CallShape, Const, Name, Op};
+use super::super::lexer::TokenKind;
 use super::super::names::{Compare, Filter, Test};
 use super::super::shown::clip;
 use super::{Compiler, Result};
 
 /// The kind of an expression, as far as its context needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ExpressionForm {
     /// A call: its instruction is the last one.
     Call,
     Other,
@@ -16,7 +16,7 @@ pub(super) enum Form {
 
 impl<'s> Compiler<'s> {
     /// Compiles an expression.
-    pub(super) fn expression(&mut self) -> Result<Form> {
+    pub(super) fn expression(&mut self) -> Result<ExpressionForm> {
         self.enter()?;
         let form = self.conditional()?;
         self.leave();
@@ -24,7 +24,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// `a`, or `a if c`, or `a if c else b`.
-    fn conditional(&mut self) -> Result<Form> {
+    fn conditional(&mut self) -> Result<ExpressionForm> {
         // `a` precedes `c` in the source, but runs after it: a jump to `c` may be needed here.
         let start = self.emit(Op::Nop);
         let form = self.or()?;
@@ -58,34 +58,34 @@ impl<'s> Compiler<'s> {
             // The value of a following `if`.
             value = condition;
         }
-        Ok(Form::Other)
+        Ok(ExpressionForm::Other)
     }
 
-    pub(super) fn or(&mut self) -> Result<Form> {
+    pub(super) fn or(&mut self) -> Result<ExpressionForm> {
         let mut form = self.and()?;
         let mut jumps = Vec::new();
         while self.skip_name("or")? {
             jumps.push(self.emit(Op::Or(0)));
             self.and()?;
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
         jumps.into_iter().for_each(|at| self.land(at));
         Ok(form)
     }
 
-    fn and(&mut self) -> Result<Form> {
+    fn and(&mut self) -> Result<ExpressionForm> {
         let mut form = self.not()?;
         let mut jumps = Vec::new();
         while self.skip_name("and")? {
             jumps.push(self.emit(Op::And(0)));
             self.not()?;
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
         jumps.into_iter().for_each(|at| self.land(at));
         Ok(form)
     }
 
-    fn not(&mut self) -> Result<Form> {
+    fn not(&mut self) -> Result<ExpressionForm> {
         let mut nots = 0;
         while self.skip_name("not")? {
             nots += 1;
@@ -94,20 +94,20 @@ impl<'s> Compiler<'s> {
         for _ in 0..nots {
             self.emit(Op::Not);
         }
-        Ok(if nots > 0 { Form::Other } else { form })
+        Ok(if nots > 0 { ExpressionForm::Other } else { form })
     }
 
     fn comparison_operator(&mut self) -> Result<Option<Compare>> {
         let op = match self.token.kind {
-            Kind::Op("==") => Compare::Eq,
-            Kind::Op("!=") => Compare::Ne,
-            Kind::Op("<") => Compare::Lt,
-            Kind::Op("<=") => Compare::Le,
-            Kind::Op(">") => Compare::Gt,
-            Kind::Op(">=") => Compare::Ge,
-            Kind::Name("in") => Compare::In,
-            Kind::Name("not") => {
-                if *self.peek()? != Kind::Name("in") {
+            TokenKind::Op("==") => Compare::Eq,
+            TokenKind::Op("!=") => Compare::Ne,
+            TokenKind::Op("<") => Compare::Lt,
+            TokenKind::Op("<=") => Compare::Le,
+            TokenKind::Op(">") => Compare::Gt,
+            TokenKind::Op(">=") => Compare::Ge,
+            TokenKind::Name("in") => Compare::In,
+            TokenKind::Name("not") => {
+                if *self.peek()? != TokenKind::Name("in") {
                     return Ok(None);
                 }
                 self.take()?;
@@ -119,7 +119,7 @@ impl<'s> Compiler<'s> {
         Ok(Some(op))
     }
 
-    fn comparison(&mut self) -> Result<Form> {
+    fn comparison(&mut self) -> Result<ExpressionForm> {
         let mut form = self.sum()?;
         let mut jumps = Vec::new();
         let mut pending = None;
@@ -128,7 +128,7 @@ impl<'s> Compiler<'s> {
                 jumps.push(self.emit(Op::Chain(before, 0)));
             }
             self.sum()?;
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
         if let Some(op) = pending {
             self.emit(Op::Compare(op));
@@ -137,22 +137,22 @@ impl<'s> Compiler<'s> {
         Ok(form)
     }
 
-    fn sum(&mut self) -> Result<Form> {
+    fn sum(&mut self) -> Result<ExpressionForm> {
         let mut form = self.concat()?;
         loop {
             let op = match self.token.kind {
-                Kind::Op("+") => Binary::Add,
-                Kind::Op("-") => Binary::Sub,
+                TokenKind::Op("+") => Binary::Add,
+                TokenKind::Op("-") => Binary::Sub,
                 _ => return Ok(form),
             };
             self.take()?;
             self.concat()?;
             self.emit(Op::Binary(op));
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
     }
 
-    fn concat(&mut self) -> Result<Form> {
+    fn concat(&mut self) -> Result<ExpressionForm> {
         let mut form = self.product()?;
         let mut parts = 1;
         while self.skip_op("~")? {
@@ -161,40 +161,40 @@ impl<'s> Compiler<'s> {
         }
         if parts > 1 {
             self.emit(Op::Concat(parts));
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
         Ok(form)
     }
 
-    fn product(&mut self) -> Result<Form> {
+    fn product(&mut self) -> Result<ExpressionForm> {
         let mut form = self.power()?;
         loop {
             let op = match self.token.kind {
-                Kind::Op("*") => Binary::Mul,
-                Kind::Op("/") => Binary::Div,
-                Kind::Op("//") => Binary::FloorDiv,
-                Kind::Op("%") => Binary::Rem,
+                TokenKind::Op("*") => Binary::Mul,
+                TokenKind::Op("/") => Binary::Div,
+                TokenKind::Op("//") => Binary::FloorDiv,
+                TokenKind::Op("%") => Binary::Rem,
                 _ => return Ok(form),
             };
             self.take()?;
             self.power()?;
             self.emit(Op::Binary(op));
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
     }
 
     /// Left-associative, unlike in Python.
-    fn power(&mut self) -> Result<Form> {
+    fn power(&mut self) -> Result<ExpressionForm> {
         let mut form = self.unary()?;
         while self.skip_op("**")? {
             self.unary()?;
             self.emit(Op::Binary(Binary::Pow));
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
         Ok(form)
     }
 
-    fn unary(&mut self) -> Result<Form> {
+    fn unary(&mut self) -> Result<ExpressionForm> {
         let mut signs = Vec::new();
         loop {
             if self.skip_op("-")? {
@@ -209,14 +209,14 @@ impl<'s> Compiler<'s> {
         form = self.postfix(form)?;
         for sign in signs.into_iter().rev() {
             self.emit(sign);
-            form = Form::Other;
+            form = ExpressionForm::Other;
         }
         self.filters_and_tests(form)
     }
 
-    fn primary(&mut self) -> Result<Form> {
+    fn primary(&mut self) -> Result<ExpressionForm> {
         match &self.token.kind {
-            Kind::Name(name) => {
+            TokenKind::Name(name) => {
                 let name = *name;
                 self.take()?;
                 let op = match name {
@@ -227,36 +227,36 @@ impl<'s> Compiler<'s> {
                 };
                 self.emit(op);
             }
-            Kind::Text(_) => {
+            TokenKind::Text(_) => {
                 let mut text = String::new();
-                while let Kind::Text(part) = &self.token.kind {
+                while let TokenKind::Text(part) = &self.token.kind {
                     text.push_str(part);
                     self.take()?;
                 }
                 self.text(&text);
             }
-            Kind::Int(n) => {
+            TokenKind::Int(n) => {
                 let n = *n;
                 self.take()?;
                 self.constant(Const::Int(n));
             }
-            Kind::Float(x) => {
+            TokenKind::Float(x) => {
                 let x = *x;
                 self.take()?;
                 self.constant(Const::Float(x));
             }
-            Kind::Op("(") => {
+            TokenKind::Op("(") => {
                 self.take()?;
                 let form = self.tuple_until(true, |c| c.at_op(")"))?;
                 self.expect_op(")")?;
                 return Ok(form);
             }
-            Kind::Op("[") => {
+            TokenKind::Op("[") => {
                 self.take()?;
                 let n = self.list_until("]", |c| c.expression().map(|_| ()))?;
                 self.emit(Op::List(n));
             }
-            Kind::Op("{") => {
+            TokenKind::Op("{") => {
                 self.take()?;
                 let n = self.list_until("}", |c| {
                     c.expression()?;
@@ -268,7 +268,7 @@ impl<'s> Compiler<'s> {
             }
             _ => return self.expected("an expression"),
         }
-        Ok(Form::Other)
+        Ok(ExpressionForm::Other)
     }
 
     /// Compiles comma-separated `item`s up to a closing bracket; returns their number.
@@ -294,7 +294,11 @@ impl<'s> Compiler<'s> {
 
     /// Compiles one expression, or several separated by commas, which make a tuple. `end`
     /// determines whether it ends after a comma; with `empty` there may be none.
-    pub(super) fn tuple_until(&mut self, empty: bool, end: impl Fn(&Self) -> bool) -> Result<Form> {
+    pub(super) fn tuple_until(
+        &mut self,
+        empty: bool,
+        end: impl Fn(&Self) -> bool,
+    ) -> Result<ExpressionForm> {
         self.tuple_of(empty, end, Self::expression)
     }
 
@@ -303,14 +307,14 @@ impl<'s> Compiler<'s> {
         &mut self,
         empty: bool,
         end: impl Fn(&Self) -> bool,
-        item: impl Fn(&mut Self) -> Result<Form>,
-    ) -> Result<Form> {
+        item: impl Fn(&mut Self) -> Result<ExpressionForm>,
+    ) -> Result<ExpressionForm> {
         if end(self) {
             if !empty {
                 return self.expected("an expression");
             }
             self.emit(Op::Tuple(0));
-            return Ok(Form::Other);
+            return Ok(ExpressionForm::Other);
         }
         let form = item(self)?;
         let mut n = 1;
@@ -325,38 +329,38 @@ impl<'s> Compiler<'s> {
         }
         if tuple {
             self.emit(Op::Tuple(n));
-            return Ok(Form::Other);
+            return Ok(ExpressionForm::Other);
         }
         Ok(form)
     }
 
     /// Attributes, elements and calls.
-    fn postfix(&mut self, mut form: Form) -> Result<Form> {
+    fn postfix(&mut self, mut form: ExpressionForm) -> Result<ExpressionForm> {
         loop {
             form = match self.token.kind {
-                Kind::Op(".") => {
+                TokenKind::Op(".") => {
                     self.take()?;
                     match self.token.kind {
-                        Kind::Name(name) => {
+                        TokenKind::Name(name) => {
                             self.take()?;
                             let name = self.name(name);
                             self.emit(Op::Attr(name));
                         }
-                        Kind::Int(n) => {
+                        TokenKind::Int(n) => {
                             self.take()?;
                             self.constant(Const::Int(n));
                             self.emit(Op::Item);
                         }
                         _ => return self.expected("a name or a number after '.'"),
                     }
-                    Form::Other
+                    ExpressionForm::Other
                 }
-                Kind::Op("[") => {
+                TokenKind::Op("[") => {
                     self.take()?;
                     self.subscript()?;
-                    Form::Other
+                    ExpressionForm::Other
                 }
-                Kind::Op("(") => self.call()?,
+                TokenKind::Op("(") => self.call()?,
                 _ => return Ok(form),
             }
         }
@@ -402,17 +406,17 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    fn call(&mut self) -> Result<Form> {
+    fn call(&mut self) -> Result<ExpressionForm> {
         let shape = self.arguments()?;
         let shape = self.shape(shape);
         self.emit(Op::Call(shape));
-        Ok(Form::Call)
+        Ok(ExpressionForm::Call)
     }
 
     /// The arguments of a call, from its `(`.
-    pub(super) fn arguments(&mut self) -> Result<Shape> {
+    pub(super) fn arguments(&mut self) -> Result<CallShape> {
         self.expect_op("(")?;
-        let mut shape = Shape::default();
+        let mut shape = CallShape::default();
         let mut first = true;
         while !self.at_op(")") {
             if !first {
@@ -433,8 +437,8 @@ impl<'s> Compiler<'s> {
                 self.take()?;
                 self.expression()?;
                 shape.star_star = true;
-            } else if let Kind::Name(name) = self.token.kind
-                && *self.peek()? == Kind::Op("=")
+            } else if let TokenKind::Name(name) = self.token.kind
+                && *self.peek()? == TokenKind::Op("=")
             {
                 if shape.star || shape.star_star {
                     return self.fail("arguments with names come before '*' and '**'");
@@ -461,20 +465,20 @@ impl<'s> Compiler<'s> {
         Ok(shape)
     }
 
-    fn filters_and_tests(&mut self, mut form: Form) -> Result<Form> {
+    fn filters_and_tests(&mut self, mut form: ExpressionForm) -> Result<ExpressionForm> {
         loop {
             form = match self.token.kind {
-                Kind::Op("|") => {
+                TokenKind::Op("|") => {
                     self.take()?;
                     self.filter()?;
-                    Form::Other
+                    ExpressionForm::Other
                 }
-                Kind::Name("is") => {
+                TokenKind::Name("is") => {
                     self.take()?;
                     self.test()?;
-                    Form::Other
+                    ExpressionForm::Other
                 }
-                Kind::Op("(") => self.call()?,
+                TokenKind::Op("(") => self.call()?,
                 _ => return Ok(form),
             }
         }
@@ -493,7 +497,7 @@ impl<'s> Compiler<'s> {
     /// A filter, after its `|`.
     pub(super) fn filter(&mut self) -> Result<()> {
         let name = self.dotted("a filter's name")?;
-        let shape = if self.at_op("(") { self.arguments()? } else { Shape::default() };
+        let shape = if self.at_op("(") { self.arguments()? } else { CallShape::default() };
         match Filter::named(&name) {
             Some(filter) => {
                 let shape = self.shape(shape);
@@ -520,12 +524,16 @@ impl<'s> Compiler<'s> {
     fn test(&mut self) -> Result<()> {
         let negated = self.skip_name("not")?;
         let name = self.dotted("a test's name")?;
-        let mut shape = Shape::default();
+        let mut shape = CallShape::default();
         match &self.token.kind {
-            Kind::Op("(") => shape = self.arguments()?,
-            Kind::Name("is") => return self.fail("tests cannot follow each other"),
-            Kind::Name("else" | "or" | "and") => {}
-            Kind::Name(_) | Kind::Text(_) | Kind::Int(_) | Kind::Float(_) | Kind::Op("[" | "{") => {
+            TokenKind::Op("(") => shape = self.arguments()?,
+            TokenKind::Name("is") => return self.fail("tests cannot follow each other"),
+            TokenKind::Name("else" | "or" | "and") => {}
+            TokenKind::Name(_)
+            | TokenKind::Text(_)
+            | TokenKind::Int(_)
+            | TokenKind::Float(_)
+            | TokenKind::Op("[" | "{") => {
                 let form = self.primary()?;
                 self.postfix(form)?;
                 shape.positional = 1;

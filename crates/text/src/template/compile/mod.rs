@@ -9,8 +9,8 @@ mod statement;
 
 use std::collections::HashMap;
 
-use super::code::{Const, MacroCode, Name, Op, Program, Shape, Target};
-use super::lexer::{Kind, Lexer, SyntaxError, Token, error};
+use super::code::{CallShape, Const, MacroCode, Name, Op, Program, Target};
+use super::lexer::{Lexer, SyntaxError, Token, TokenKind, error};
 
 /// The maximum total nesting of blocks and expressions. (Templates in use have some 20.)
 pub(super) const MAX_NESTING: u32 = 100;
@@ -98,7 +98,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Takes the token.
-    fn take(&mut self) -> Result<Kind<'s>> {
+    fn take(&mut self) -> Result<TokenKind<'s>> {
         let next = match self.ahead.take() {
             Some(token) => token,
             None => self.lexer.next()?,
@@ -108,7 +108,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// The token after the current one.
-    fn peek(&mut self) -> Result<&Kind<'s>> {
+    fn peek(&mut self) -> Result<&TokenKind<'s>> {
         let ahead = match self.ahead.take() {
             Some(token) => token,
             None => self.lexer.next()?,
@@ -117,11 +117,11 @@ impl<'s> Compiler<'s> {
     }
 
     fn at_op(&self, op: &str) -> bool {
-        matches!(self.token.kind, Kind::Op(found) if found == op)
+        matches!(self.token.kind, TokenKind::Op(found) if found == op)
     }
 
     fn at_name(&self, name: &str) -> bool {
-        matches!(self.token.kind, Kind::Name(found) if found == name)
+        matches!(self.token.kind, TokenKind::Name(found) if found == name)
     }
 
     /// Takes an operator if it is the current token.
@@ -147,7 +147,7 @@ impl<'s> Compiler<'s> {
 
     fn expect_name(&mut self, what: &str) -> Result<&'s str> {
         match self.token.kind {
-            Kind::Name(name) => {
+            TokenKind::Name(name) => {
                 self.take()?;
                 Ok(name)
             }
@@ -155,7 +155,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn expect(&mut self, kind: Kind<'static>) -> Result<()> {
+    fn expect(&mut self, kind: TokenKind<'static>) -> Result<()> {
         if self.token.kind == kind {
             self.take()?;
             return Ok(());
@@ -250,7 +250,7 @@ impl<'s> Compiler<'s> {
         self.emit(Op::Const(at));
     }
 
-    fn shape(&mut self, shape: Shape) -> u32 {
+    fn shape(&mut self, shape: CallShape) -> u32 {
         let key =
             (shape.positional, shape.named.clone(), [shape.star, shape.star_star, shape.caller]);
         if let Some(at) = self.shapes.get(&key) {

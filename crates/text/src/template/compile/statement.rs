@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::super::code::{Name, Op, Target};
-use super::super::lexer::Kind;
+use super::super::lexer::TokenKind;
 use super::super::shown::clip;
-use super::expression::Form;
+use super::expression::ExpressionForm;
 use super::{Compiler, LoopCode, Result};
 
 /// The target of an assignment.
@@ -22,25 +22,25 @@ impl<'s> Compiler<'s> {
     pub(super) fn body(&mut self, ends: &[&str]) -> Result<()> {
         loop {
             match self.token.kind {
-                Kind::End if ends.is_empty() => return Ok(()),
-                Kind::End => {
+                TokenKind::End if ends.is_empty() => return Ok(()),
+                TokenKind::End => {
                     return self.expected(&format!("'{{% {} %}}'", ends.join(" %}' or '{% ")));
                 }
-                Kind::Data(text) => {
+                TokenKind::Data(text) => {
                     let at = self.program.data.len() as u32;
                     self.program.data.push(text.into());
                     self.take()?;
                     self.emit(Op::Data(at));
                 }
-                Kind::PrintBegin => {
+                TokenKind::PrintBegin => {
                     self.take()?;
-                    self.tuple_until(false, |c| c.token.kind == Kind::PrintEnd)?;
+                    self.tuple_until(false, |c| c.token.kind == TokenKind::PrintEnd)?;
                     self.emit(Op::Emit);
-                    self.expect(Kind::PrintEnd)?;
+                    self.expect(TokenKind::PrintEnd)?;
                 }
-                Kind::BlockBegin => {
+                TokenKind::BlockBegin => {
                     self.take()?;
-                    if let Kind::Name(name) = self.token.kind
+                    if let TokenKind::Name(name) = self.token.kind
                         && ends.contains(&name)
                     {
                         return Ok(());
@@ -48,7 +48,7 @@ impl<'s> Compiler<'s> {
                     self.enter()?;
                     self.statement()?;
                     self.leave();
-                    self.expect(Kind::BlockEnd)?;
+                    self.expect(TokenKind::BlockEnd)?;
                 }
                 _ => return self.expected("text or a tag"),
             }
@@ -58,13 +58,13 @@ impl<'s> Compiler<'s> {
     /// Compiles the body of a block, after its first tag; takes the name of the tag that ends it.
     fn block(&mut self, ends: &[&str]) -> Result<&'s str> {
         self.skip_op(":")?;
-        self.expect(Kind::BlockEnd)?;
+        self.expect(TokenKind::BlockEnd)?;
         self.body(ends)?;
         self.expect_name("the end of the block")
     }
 
     fn statement(&mut self) -> Result<()> {
-        let Kind::Name(name) = self.token.kind else { return self.expected("a tag's name") };
+        let TokenKind::Name(name) = self.token.kind else { return self.expected("a tag's name") };
         match name {
             "for" | "if" | "set" | "macro" | "call" | "filter" | "with" | "generation"
             | "autoescape" | "print" | "break" | "continue" => {
@@ -124,7 +124,7 @@ impl<'s> Compiler<'s> {
 
     fn print(&mut self) -> Result<()> {
         let mut first = true;
-        while self.token.kind != Kind::BlockEnd {
+        while self.token.kind != TokenKind::BlockEnd {
             if !first {
                 self.expect_op(",")?;
             }
@@ -139,7 +139,7 @@ impl<'s> Compiler<'s> {
         let mut ends = Vec::new();
         self.function().conditional += 1;
         loop {
-            self.tuple_of(false, |c| c.token.kind == Kind::BlockEnd, Self::or_nested)?;
+            self.tuple_of(false, |c| c.token.kind == TokenKind::BlockEnd, Self::or_nested)?;
             let otherwise = self.emit(Op::JumpIfFalse(0));
             let end = self.block(&["elif", "else", "endif"])?;
             if end == "endif" {
@@ -159,7 +159,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// An expression without `if`.
-    fn or_nested(&mut self) -> Result<Form> {
+    fn or_nested(&mut self) -> Result<ExpressionForm> {
         self.enter()?;
         let form = self.or()?;
         self.leave();
@@ -174,7 +174,7 @@ impl<'s> Compiler<'s> {
         if !self.skip_name("in")? {
             return self.expected("'in'");
         }
-        let end = |c: &Self| c.token.kind == Kind::BlockEnd || c.at_name("recursive");
+        let end = |c: &Self| c.token.kind == TokenKind::BlockEnd || c.at_name("recursive");
         self.tuple_of(false, end, Self::or_nested)?;
         let start = self.emit(Op::ForStart(false));
         let next = self.emit(Op::ForNext(0));
@@ -306,10 +306,10 @@ impl<'s> Compiler<'s> {
     }
 
     fn set(&mut self) -> Result<()> {
-        let end = |c: &Self| c.token.kind == Kind::BlockEnd || c.at_op("=");
+        let end = |c: &Self| c.token.kind == TokenKind::BlockEnd || c.at_op("=");
         let target = self.assigned(true, end)?;
         if self.skip_op("=")? {
-            self.tuple_until(false, |c| c.token.kind == Kind::BlockEnd)?;
+            self.tuple_until(false, |c| c.token.kind == TokenKind::BlockEnd)?;
             self.assign(&target);
             return Ok(());
         }
@@ -371,7 +371,7 @@ impl<'s> Compiler<'s> {
     fn with(&mut self) -> Result<()> {
         // The values are evaluated in the outer scope.
         let mut targets = Vec::new();
-        while self.token.kind != Kind::BlockEnd && !self.at_op(":") {
+        while self.token.kind != TokenKind::BlockEnd && !self.at_op(":") {
             if !targets.is_empty() {
                 self.expect_op(",")?;
             }
@@ -442,7 +442,7 @@ impl<'s> Compiler<'s> {
             let form = c.expression()?;
             c.functions.push(body);
             let shape = match c.program.code.pop() {
-                Some(Op::Call(shape)) if form == Form::Call => shape,
+                Some(Op::Call(shape)) if form == ExpressionForm::Call => shape,
                 _ => return c.fail("a call block needs a call"),
             };
             c.program.lines.pop();

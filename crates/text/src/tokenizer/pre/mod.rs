@@ -11,7 +11,7 @@ mod split;
 mod tests;
 
 use classes::{Characters, LETTER, PUNCTUATION, Piece};
-use split::{Case, Ends, LLAMA3, Words};
+use split::{LLAMA3, PartEnds, WordCase, Words};
 
 /// One regular expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +64,9 @@ const GPT2_STAGES: &[Stage] = &[Stage::Gpt2];
 const DIGITS_GPT2: &[Stage] = &[Stage::Numbers(1), Stage::Gpt2];
 const QWEN2: Words = Words { digits: 1, ..LLAMA3 };
 const TEKKEN: Words =
-    Words { contractions: false, case: Case::Cut, digits: 1, slashes_after: true, ..LLAMA3 };
+    Words { contractions: false, case: WordCase::Cut, digits: 1, slashes_after: true, ..LLAMA3 };
 /// llama.cpp's version of an expression with `\p{Lu}`, `\p{Ll}` and so on: each matches any letter.
-const LETTERS_AND_MARKS: Words = Words { marks: true, suffix: true, case: Case::Any, ..TEKKEN };
+const LETTERS_AND_MARKS: Words = Words { marks: true, suffix: true, case: WordCase::Any, ..TEKKEN };
 const GPT4O: Words = Words { suffix: true, digits: 3, ..TEKKEN };
 const DEEPSEEK3_STAGES: &[Stage] = &[Stage::Numbers(3), Stage::HanAndKana, Stage::DeepSeek3];
 
@@ -193,7 +193,7 @@ impl Pre {
             let mut from = 0;
             for &end in &ends {
                 let end = end as usize;
-                stage.cut(Piece::new(&all, from, end), &mut Ends::new(from, &mut next));
+                stage.cut(Piece::new(&all, from, end), &mut PartEnds::new(from, &mut next));
                 from = end;
             }
             std::mem::swap(&mut ends, &mut next);
@@ -213,7 +213,7 @@ impl Pre {
 }
 
 impl Stage {
-    fn cut(self, piece: Piece<'_>, ends: &mut Ends<'_>) {
+    fn cut(self, piece: Piece<'_>, ends: &mut PartEnds<'_>) {
         match self {
             Stage::Gpt2 => split::gpt2(piece, ends),
             Stage::Words(rules) => split::words(piece, &rules, ends),

@@ -9,7 +9,7 @@
 use super::classes::{END, LETTER, MARK, NEWLINE, NUMBER, PUNCTUATION, Piece, SPACE, SYMBOL};
 
 /// Collects the ends of parts, leaving out empty ones.
-pub(crate) struct Ends<'a> {
+pub(crate) struct PartEnds<'a> {
     /// Where the piece begins in the text.
     base: usize,
     /// The end of the last part, from the beginning of the piece.
@@ -17,9 +17,9 @@ pub(crate) struct Ends<'a> {
     out: &'a mut Vec<u32>,
 }
 
-impl<'a> Ends<'a> {
-    pub(crate) fn new(base: usize, out: &'a mut Vec<u32>) -> Ends<'a> {
-        Ends { base, last: 0, out }
+impl<'a> PartEnds<'a> {
+    pub(crate) fn new(base: usize, out: &'a mut Vec<u32>) -> PartEnds<'a> {
+        PartEnds { base, last: 0, out }
     }
 
     #[inline]
@@ -62,7 +62,7 @@ fn to_last_newline(piece: Piece<'_>, at: usize) -> Option<usize> {
 }
 
 /// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-pub(crate) fn gpt2(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn gpt2(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let mut at = 0;
     while at < piece.len() {
         if let Some(end) = contraction(piece, at, false) {
@@ -92,7 +92,7 @@ fn skip_others(piece: Piece<'_>, mut at: usize) -> usize {
 
 /// The way words with capitals are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Case {
+pub(crate) enum WordCase {
     /// Not at all: `\p{L}+`.
     Any,
     /// A word is capitals and then small letters, `U*L+|U+L*`, where U is a letter but not
@@ -118,7 +118,7 @@ pub(crate) struct Words {
     /// The alternative of other characters does not match `\p{M}`.
     pub(crate) no_marks_in_others: bool,
     /// Determines whether capitals begin a word.
-    pub(crate) case: Case,
+    pub(crate) case: WordCase,
     /// `\p{N}{1,digits}`; 0 is `\p{N}+`.
     pub(crate) digits: usize,
     /// The maximum number of newlines that the alternative of other characters matches after it.
@@ -137,14 +137,14 @@ pub(crate) const LLAMA3: Words = Words {
     spaces: false,
     han: false,
     no_marks_in_others: false,
-    case: Case::Any,
+    case: WordCase::Any,
     digits: 3,
     newlines_after: usize::MAX,
     slashes_after: false,
 };
 
 /// A member of the family of [`LLAMA3`].
-pub(crate) fn words(piece: Piece<'_>, rules: &Words, ends: &mut Ends<'_>) {
+pub(crate) fn words(piece: Piece<'_>, rules: &Words, ends: &mut PartEnds<'_>) {
     let mut at = 0;
     while at < piece.len() {
         let contracted = if rules.contractions { contraction(piece, at, true) } else { None };
@@ -197,7 +197,7 @@ fn word(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
 /// A run of letters.
 struct Run {
     end: usize,
-    /// True if it matched the first alternative, where [`Case::Cut`] makes two of them.
+    /// True if it matched the first alternative, where [`WordCase::Cut`] makes two of them.
     first: bool,
 }
 
@@ -216,7 +216,7 @@ fn letters(piece: Piece<'_>, at: usize, rules: &Words) -> Option<Run> {
         return None;
     }
     let Run { end, first } = match rules.case {
-        Case::Any => {
+        WordCase::Any => {
             let mut end = at + 1;
             loop {
                 if is_letter(piece, end, rules) {
@@ -228,13 +228,13 @@ fn letters(piece: Piece<'_>, at: usize, rules: &Words) -> Option<Run> {
                 }
             }
         }
-        Case::Cut => cased(piece, at, rules),
+        WordCase::Cut => cased(piece, at, rules),
     };
     let end = if rules.suffix { contraction(piece, end, true).unwrap_or(end) } else { end };
     Some(Run { end, first })
 }
 
-/// `U*L+|U+L*` at a letter, see [`Case::Cut`].
+/// `U*L+|U+L*` at a letter, see [`WordCase::Cut`].
 fn cased(piece: Piece<'_>, at: usize, rules: &Words) -> Run {
     let upper = |i| is_letter(piece, i, rules) && !piece.char(i).is_ascii_lowercase();
     let lower = |i| is_letter(piece, i, rules) && !piece.char(i).is_ascii_uppercase();
@@ -277,12 +277,12 @@ fn others(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
 }
 
 /// `\p{N}{1,max}` (0: `\p{N}+`) as parts of their own.
-pub(crate) fn numbers(piece: Piece<'_>, max: usize, ends: &mut Ends<'_>) {
+pub(crate) fn numbers(piece: Piece<'_>, max: usize, ends: &mut PartEnds<'_>) {
     runs(piece, max, |i| piece.is(i, NUMBER), ends);
 }
 
 /// `(?=(\d{3})+(?!\d))`: runs of ASCII digits cut into three from the right.
-pub(crate) fn ascii_triples_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn ascii_triples_from_right(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let mut at = 0;
     while at < piece.len() {
         let from = at;
@@ -300,7 +300,7 @@ pub(crate) fn ascii_triples_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
 
 /// Runs of numbers cut into three from the right, the first of one to three. The text before a run is in one part with
 /// its first cut, as in llama.cpp.
-pub(crate) fn numbers_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn numbers_from_right(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let mut at = 0;
     while at < piece.len() {
         let end = piece.skip(at, NUMBER);
@@ -315,7 +315,7 @@ pub(crate) fn numbers_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
 }
 
 /// `[0-9][0-9][0-9]` as parts of their own.
-pub(crate) fn ascii_triples(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn ascii_triples(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let digit = |i| piece.char(i).is_ascii_digit();
     let mut at = 0;
     while at < piece.len() {
@@ -331,7 +331,7 @@ pub(crate) fn ascii_triples(piece: Piece<'_>, ends: &mut Ends<'_>) {
 }
 
 /// `[\p{P}$+<=>^~|]+` as parts of their own; with `backtick` also that character.
-pub(crate) fn punctuation(piece: Piece<'_>, backtick: bool, ends: &mut Ends<'_>) {
+pub(crate) fn punctuation(piece: Piece<'_>, backtick: bool, ends: &mut PartEnds<'_>) {
     let wanted = |i| {
         piece.is(i, PUNCTUATION)
             || matches!(piece.char(i), '$' | '+' | '<' | '=' | '>' | '^' | '~' | '|')
@@ -341,24 +341,24 @@ pub(crate) fn punctuation(piece: Piece<'_>, backtick: bool, ends: &mut Ends<'_>)
 }
 
 /// `[^\n]+|[\n]+`
-pub(crate) fn lines(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn lines(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     runs(piece, 0, |i| piece.char(i) == '\n', ends);
 }
 
 /// `[\r\n]` as parts of their own, one by one.
-pub(crate) fn newlines(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn newlines(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     runs(piece, 1, |i| piece.is(i, NEWLINE), ends);
 }
 
 /// `[一-龥぀-ゟ゠-ヿ]+` as parts of their own.
-pub(crate) fn han_and_kana(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn han_and_kana(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let wanted = |i| matches!(piece.char(i), '\u{4e00}'..='\u{9fa5}' | '\u{3040}'..='\u{30ff}');
     runs(piece, 0, wanted, ends);
 }
 
 /// `[一-龥ࠀ-一가-퟿]+` as parts of their own, except for the white space in those ranges (U+3000 and
 /// others): llama.cpp replaces it before it matches.
-pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let wanted = |i| {
         matches!(piece.char(i), '\u{800}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7ff}')
             && !piece.is(i, SPACE)
@@ -367,18 +367,18 @@ pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
 }
 
 /// `\s?[class]+` as parts of their own.
-pub(crate) fn spaced(piece: Piece<'_>, class: u8, ends: &mut Ends<'_>) {
+pub(crate) fn spaced(piece: Piece<'_>, class: u8, ends: &mut PartEnds<'_>) {
     spaced_runs(piece, |at| piece.is(at, class), ends);
 }
 
 /// `\s?[!-/:-~！-／：-～‘-‟　-。]+` as parts of their own, except for the white space in it (as in [`han_and_hangul`]).
-pub(crate) fn spaced_signs(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn spaced_signs(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let signs = |at| matches!(piece.char(at), '!'..='/' | ':'..='~' | '！'..='／' | '：'..='～' | '‘'..='‟' | '、' | '。');
     spaced_runs(piece, signs, ends);
 }
 
 /// `\s?[CASED]+` as parts of their own, where [`CASED`] are the letters of scripts with capitals.
-pub(crate) fn spaced_cased(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn spaced_cased(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let cased = |at| {
         let c = piece.char(at) as u32;
         let after = CASED.partition_point(|&(first, _)| first <= c);
@@ -388,7 +388,7 @@ pub(crate) fn spaced_cased(piece: Piece<'_>, ends: &mut Ends<'_>) {
 }
 
 /// `\s+$` as a part of its own.
-pub(crate) fn space_at_end(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn space_at_end(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let mut at = piece.len();
     while at > 0 && piece.is(at - 1, SPACE) {
         at -= 1;
@@ -398,7 +398,7 @@ pub(crate) fn space_at_end(piece: Piece<'_>, ends: &mut Ends<'_>) {
 }
 
 /// `\s?` and a run of wanted characters as parts of their own.
-fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut Ends<'_>) {
+fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut PartEnds<'_>) {
     let mut at = 0;
     while at < piece.len() {
         let from = at + usize::from(piece.is(at, SPACE) && wanted(at + 1));
@@ -418,7 +418,7 @@ fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut Ends
 
 /// The runs that AFMoE separates: Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese. (Where the model's own expression
 /// begins at U+F900, llama.cpp's has U+8C48, into which Unicode normalises it.)
-pub(crate) fn asian(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn asian(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let wanted = |at| {
         matches!(piece.char(at) as u32, 0xe40..=0xe7f | 0xe80..=0xeff | 0x1000..=0x109f
             | 0x1100..=0x11ff | 0x1780..=0x17ff | 0x2f00..=0x2fdf | 0x3040..=0x30ff
@@ -428,7 +428,7 @@ pub(crate) fn asian(piece: Piece<'_>, ends: &mut Ends<'_>) {
 }
 
 /// `[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+` as parts of their own.
-pub(crate) fn youtu(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn youtu(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let kind = |at| match piece.char(at) {
         '가'..='힣' | 'ㄱ'..='ㆎ' => 1,
         '！' | '…' | '“' | '”' | '‘' | '’' | '—' | '：' | '；' | '，' => 2,
@@ -460,7 +460,7 @@ fn is_han(c: char) -> bool {
 }
 
 /// Runs of wanted characters as parts of their own, each cut after every `max` (0: not cut).
-fn runs(piece: Piece<'_>, max: usize, wanted: impl Fn(usize) -> bool, ends: &mut Ends<'_>) {
+fn runs(piece: Piece<'_>, max: usize, wanted: impl Fn(usize) -> bool, ends: &mut PartEnds<'_>) {
     let mut at = 0;
     while at < piece.len() {
         if !wanted(at) {
@@ -481,7 +481,7 @@ fn runs(piece: Piece<'_>, max: usize, wanted: impl Fn(usize) -> bool, ends: &mut
 /// The main expression of DeepSeek 3: `[!-/:-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
 /// ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, where the first class is ASCII punctuation
 /// and symbols.
-pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut Ends<'_>) {
+pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let letters = LETTER | MARK;
     let signs = PUNCTUATION | SYMBOL;
     let mut at = 0;

@@ -308,7 +308,7 @@ fn mixtures_of_experts_and_quantised_checkpoints_are_refused_by_name() {
         assert!(error.contains(class) && error.contains("mixture of experts"), "{error}");
     }
     let mut case = Case::named("qwen3moe");
-    for (key, value, said) in [
+    for (key, value, message) in [
         ("norm_topk_prob", json!(false), "expected true"),
         ("decoder_sparse_step", json!(2), "expected 1"),
         ("mlp_only_layers", json!([1]), "expected an empty array"),
@@ -317,7 +317,7 @@ fn mixtures_of_experts_and_quantised_checkpoints_are_refused_by_name() {
     ] {
         let before = case.config[key].clone();
         let error = case.set(key, value).error();
-        assert!(error.contains(key) && error.contains(said), "{error}");
+        assert!(error.contains(key) && error.contains(message), "{error}");
         case.set(key, before);
     }
     let name = "model.layers.1.mlp.experts.6.up_proj.weight";

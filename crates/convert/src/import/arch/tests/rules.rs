@@ -134,8 +134,8 @@ fn mixtures_have_their_numbers_and_experts_their_places() {
         for (key, value) in numbers {
             assert_eq!(number(&network, &format!("{gguf}.{key}")), Some(*value), "{name}: {key}");
         }
-        let said = network.keys.iter().filter(|(key, _)| key.contains("expert")).count();
-        assert_eq!(said, numbers.len(), "{name}");
+        let found = network.keys.iter().filter(|(key, _)| key.contains("expert")).count();
+        assert_eq!(found, numbers.len(), "{name}");
     }
     let case = Case::named("qwen3moe");
     let rule =
@@ -301,10 +301,10 @@ fn both_forms_of_rotary_parameters_say_the_same() {
 
     let mut case = Case::named("llama-3.1");
     case.set("max_position_embeddings", 8192);
-    let said = case.network();
+    let found = case.network();
     let scaling = case.config["rope_scaling"].as_object_mut().unwrap();
     scaling.remove("original_max_position_embeddings");
-    assert_eq!(case.network(), said, "what the model was made for, if nothing else is said");
+    assert_eq!(case.network(), found, "what the model was made for, if nothing else is said");
 
     let mut case = Case::named("llama-yarn");
     let new = case.network();
