@@ -13,7 +13,8 @@ use super::in_words::describe_tools;
 
 /// Maximum number of renderings for one conversation. Each is limited itself.
 const MAX_TRIALS: usize = 400;
-/// Maximum number of changes that are tried together.
+/// Maximum number of changes that are tried together: of those that rewrite nothing, before the others, and of all.
+const PAIR: usize = 2;
 const MAX_TOGETHER: usize = 4;
 /// The number of messages with one change each after which it holds for all that follow.
 const MAX_HERE: usize = 8;
@@ -27,14 +28,16 @@ const NAMES: [&str; 2] = ["zqfirst", "zqsecond"];
 /// The arguments of their calls, which every template writes; some only write the id of a call, and not the name.
 const ARGUMENTS: [&str; 2] = ["Zqargument", "Zqother"];
 
-/// Something that templates leave out without an error: a conversation with it, and the changes that may help.
+/// Something that templates leave out without an error: conversations with it, and the changes that may help.
 struct Probe {
     /// True for messages that have it.
     occurs: fn(usize, &Value) -> bool,
-    messages: fn() -> Vec<Value>,
+    /// Conversations with it, of which the first that the template takes decides.
+    messages: fn() -> Vec<Vec<Value>>,
     /// The texts that must be in the prompt, in this order.
     shown: &'static [&'static str],
-    changes: &'static [Change],
+    /// Changes that may help, those of one list together.
+    changes: &'static [&'static [Change]],
     /// True if the changes are also for templates that refuse it: some refuse it at one place and not at another.
     if_refused: bool,
     /// Messages that must be possible after these with a change.
@@ -85,9 +88,9 @@ fn result(text: &str) -> Value {
 const PROBES: [Probe; 7] = [
     Probe {
         occurs: |at, message| at == 0 && message["role"] == "system",
-        messages: || vec![system(TEXT), user("a")],
+        messages: || vec![vec![system(TEXT), user("a")]],
         shown: &[TEXT],
-        changes: &[Change::FoldSystem],
+        changes: &[&[Change::FoldSystem]],
         if_refused: false,
         further: Vec::new,
         lost: "the template leaves out the system message",
@@ -95,54 +98,66 @@ const PROBES: [Probe; 7] = [
     // A template that moves it to the front changes the beginning of the prompt.
     Probe {
         occurs: later_system,
-        messages: || vec![system(TEXT), user(ASKED), answer("b"), system(LATER)],
+        messages: || vec![vec![system(TEXT), user(ASKED), answer("b"), system(LATER)]],
         shown: &[TEXT, ASKED, LATER],
-        changes: &[Change::FoldLaterSystem],
+        changes: &[&[Change::FoldLaterSystem]],
         if_refused: false,
         further: Vec::new,
         lost: "the template leaves out or moves a later system message",
     },
     Probe {
         occurs: later_system,
-        messages: || vec![user(ASKED), answer("b"), system(LATER)],
+        messages: || vec![vec![user(ASKED), answer("b"), system(LATER)]],
         shown: &[ASKED, LATER],
-        changes: &[Change::FoldLaterSystem],
+        changes: &[&[Change::FoldLaterSystem]],
         if_refused: true,
         further: Vec::new,
         lost: "the template leaves out or moves a later system message",
     },
     Probe {
         occurs: |_, message| calls(message) > 0,
-        messages: || vec![user("a"), calling("", 1)],
+        messages: || {
+            let whole = vec![user("a"), calling("", 1), result("b")];
+            vec![whole.clone(), whole[..2].to_vec()]
+        },
         shown: &[ARGUMENTS[0]],
-        changes: &[Change::NullContent, Change::WriteCalls],
+        changes: &[
+            &[Change::NullContent],
+            &[Change::NullContent, Change::WriteArguments],
+            &[Change::WriteCalls],
+        ],
         if_refused: false,
         further: Vec::new,
         lost: "the template leaves out calls",
     },
     Probe {
         occurs: |_, message| calls(message) > 1,
-        messages: || vec![user("a"), calling("", 2)],
+        messages: || {
+            let mut second = result("c");
+            second["tool_call_id"] = json!("Zqid00002");
+            let whole = vec![user("a"), calling("", 2), result("b"), second];
+            vec![whole.clone(), whole[..2].to_vec()]
+        },
         shown: &ARGUMENTS,
-        changes: &[Change::SplitCalls],
+        changes: &[&[Change::SplitCalls]],
         if_refused: false,
         further: Vec::new,
         lost: "the template leaves out calls after the first of a message",
     },
     Probe {
         occurs: |_, message| message["role"] == "tool",
-        messages: || vec![user("a"), calling("", 1), result(TEXT)],
+        messages: || vec![vec![user("a"), calling("", 1), result(TEXT)]],
         shown: &[TEXT],
-        changes: &[Change::FoldResult],
+        changes: &[&[Change::FoldResult]],
         if_refused: false,
         further: Vec::new,
         lost: "the template leaves out results of calls",
     },
     Probe {
         occurs: |_, message| calls(message) > 0 && has_text(message),
-        messages: || vec![user("a"), calling(TEXT, 1), result("b")],
+        messages: || vec![vec![user("a"), calling(TEXT, 1), result("b")]],
         shown: &[TEXT, ARGUMENTS[0]],
-        changes: &[Change::SplitText],
+        changes: &[&[Change::SplitText]],
         if_refused: false,
         further: || vec![answer("c"), user("d")],
         lost: "the template leaves out text before a call",
@@ -238,25 +253,32 @@ impl Search<'_, '_> {
             if !self.messages.iter().enumerate().any(occurs) {
                 continue;
             }
-            let given = (probe.messages)();
+            let mut decides = (Vec::new(), None);
+            for given in (probe.messages)() {
+                if decides.1.is_none() {
+                    let shown = self.shows(&given, &self.rules, probe.shown)?;
+                    decides = (given, shown);
+                }
+            }
             // If it is refused, so is the conversation, and more is known then.
-            let shown = self.shows(&given, &self.rules, probe.shown)?;
+            let (given, shown) = decides;
             if shown.unwrap_or(!probe.if_refused) {
                 continue;
             }
             let mut found = None;
-            for change in probe.changes {
-                let rules = [&self.rules[..], &[Rule::always(*change)]].concat();
+            for changes in probe.changes {
+                let own: Vec<Rule> = changes.iter().copied().map(Rule::always).collect();
+                let rules = [&self.rules[..], &own].concat();
                 let further = [given.clone(), (probe.further)()].concat();
                 if found.is_none()
                     && self.shows(&given, &rules, probe.shown)? == Some(true)
                     && self.shows(&further, &rules, &[])? == Some(true)
                 {
-                    found = Some(Rule::always(*change));
+                    found = Some(own);
                 }
             }
             match found {
-                Some(rule) => self.rules.push(rule),
+                Some(rules) => self.rules.extend(rules),
                 None if shown.is_some() && !lost.contains(&probe.lost) => lost.push(probe.lost),
                 None => {}
             }
@@ -388,7 +410,23 @@ impl Search<'_, '_> {
                 usable.push(rule);
             }
         }
-        for size in 1..=MAX_TOGETHER.min(usable.len()) {
+        let small = usable.iter().filter(|rule| !rule.change.rewrites());
+        let small: Vec<Rule> = small.copied().collect();
+        match self.first_taken(&small, PAIR, cut)? {
+            None => self.first_taken(&usable, MAX_TOGETHER, cut),
+            found => Ok(found),
+        }
+    }
+
+    /// The first of these rules with which the messages up to `cut` are taken, or the first few, up to `most`.
+    fn first_taken(
+        &mut self,
+        usable: &[Rule],
+        most: usize,
+        cut: usize,
+    ) -> Result<Option<Vec<Rule>>, PromptError> {
+        let known = self.rules.clone();
+        for size in 1..=most.min(usable.len()) {
             let mut chosen: Vec<usize> = (0..size).collect();
             loop {
                 let found: Vec<Rule> = chosen.iter().map(|at| usable[*at]).collect();

@@ -116,6 +116,11 @@ impl Change {
         matches!(self, Change::AddAnswer | Change::FillAnswer | Change::Merge)
     }
 
+    /// True if it loses something, or writes it in another way. It is tried after the others.
+    pub(super) fn rewrites(self) -> bool {
+        matches!(self, Change::DropThinking | Change::FoldResult | Change::WriteCalls)
+    }
+
     /// The sentence about it.
     pub(super) fn sentence(self) -> &'static str {
         let listed = CHANGES.iter().find(|(change, ..)| *change == self);

@@ -141,3 +141,52 @@ impl fmt::Debug for Marks {
         f.debug_struct("Marks").finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, feature = "grammar"))]
+mod tests {
+    use alight_formats::gguf::{self, write::Builder};
+    use alight_text::format::Format;
+
+    use super::super::{Compiler, Wanted};
+    use super::*;
+
+    /// A tokenizer whose tokens are the bytes, after three others.
+    fn bytes() -> &'static Tokenizer {
+        let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
+        tokens.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
+        let types: Vec<i32> = (0..tokens.len()).map(|id| [2, 3, 3, 6][id.min(3)]).collect();
+        let mut header = Builder::new();
+        header.str("tokenizer.ggml.model", "llama");
+        header.f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
+        header.i32s("tokenizer.ggml.token_type", &types);
+        header.strs("tokenizer.ggml.tokens", &tokens);
+        let header = header.header();
+        let tokenizer = Tokenizer::from_gguf(&gguf::parse(&header).unwrap()).unwrap();
+        Box::leak(Box::new(tokenizer))
+    }
+
+    #[test]
+    fn a_call_without_marks_begins_an_answer_or_a_line() {
+        let mark = "{\"name\": \"f\"";
+        let grammar = Compiler::of_bytes().compile(Wanted::Regex("x*".to_owned())).unwrap();
+        let tokenizer = bytes();
+        for (before, begins) in [
+            ("", true),
+            ("\n ", true),
+            ("I look.\n", true),
+            ("I look.\n\n  ", true),
+            ("<|python_tag|>", true),
+            ("I look: ", false),
+            ("A long line that mentions a call such as ", false),
+            ("[", false),
+        ] {
+            let start =
+                StartMark { text: mark.to_owned(), start: String::new(), begins_line: true };
+            let all = vec![(start, grammar.clone())];
+            let mut marks = Marks::new(all, Format::Llama.notation(), tokenizer);
+            let text = format!("{before}{mark}");
+            let found = text.bytes().filter(|byte| marks.see(3 + u32::from(*byte)).is_some());
+            assert_eq!(found.count(), usize::from(begins), "{before:?}");
+        }
+    }
+}

@@ -894,4 +894,25 @@ mod tests {
         assert!(accepts(Format::Llama, "", call, true));
         assert!(!accepts(Format::Llama, "", &call.replace("parameters", "arguments"), true));
     }
+
+    #[test]
+    fn the_name_of_a_tool_begins_a_call_without_marks() {
+        let (has, none) = (|_: &str| false, |_: &str| None);
+        let writer = Writer::new(Format::Llama, &has, &none).unwrap();
+        let marks = writer.marks(&tools()).unwrap();
+        let begins: Vec<&str> = marks.iter().map(|mark| &*mark.text).collect();
+        assert_eq!(begins.len(), 4);
+        assert!(begins.contains(&"{\"name\": \"f\""), "{begins:?}");
+        assert!(begins.contains(&"{\"type\": \"function\", \"name\": \"g\""), "{begins:?}");
+        let rules = writer.rules(&tools(), false).unwrap() + &writer.unmarked_rules(&tools());
+        for (text, fits) in [
+            (", \"parameters\": {\"city\": \"Oslo\", \"n\": 1}}", true),
+            (", \"parameters\": {\"city\": \"Oslo\"}}", false),
+            (", \"arguments\": {\"city\": \"Oslo\", \"n\": 1}}", false),
+        ] {
+            let lark = format!("start: {}\n{rules}", marks[0].start);
+            let mut grammar = Compiler::of_bytes().compile(Wanted::Calls(lark)).unwrap();
+            assert_eq!(grammar.accept_text(text.as_bytes()), fits, "{text}");
+        }
+    }
 }

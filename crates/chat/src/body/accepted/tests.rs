@@ -225,6 +225,16 @@ fn changes_are_combined_where_one_is_not_enough() {
     );
     assert!(id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
 
+    // Two small changes are less than one that rewrites calls.
+    let template = with_check(
+        "{% if m.role == 'assistant' and m.content == '' and not m.tool_calls %}{{ raise_exception('no') }}{% endif %}",
+    );
+    let template = template.replace(PLAIN, &alternating());
+    let call = call_of("Zqid00001", "f", json!({}));
+    let messages = [user("a"), calls_of("", &[call]), result_of("Zqid00001", "b"), user("c")];
+    let (messages, _, _) = taken(&vocabulary(&template), &messages, json!({})).unwrap();
+    assert_eq!((messages.len(), &messages[3]), (5, &answer(" ")));
+
     // No role but two, which alternate.
     let call = call_of("1", "f", json!({"a": 1}));
     let messages = [system("s"), user("a"), calls_of("", &[call]), result_of("1", "b"), user("c")];
@@ -280,6 +290,11 @@ fn what_is_left_out_without_an_error_is_shown() {
         let (prompt, notes) = prompt(&template, &messages);
         assert_eq!((&*prompt, notes), (wanted, vec![note]), "{template}");
     }
+    // Two changes are needed for one thing: DeepSeek R1's.
+    let null = "{% for m in messages %}<{{ m.role }}>{% if m.content is none %}{{ m.tool_calls[0].function.arguments + '!' }}\
+        {% else %}{{ m.content }}{% endif %}{% endfor %}{# tools <tool_call> #}";
+    let messages = [user("a"), calls_of("", &[call("1", "f")]), result_of("1", "c")];
+    assert_eq!(prompt(null, &messages).0, "<user>a<assistant>{\"a\": 1}!<tool>c");
     // Nothing helps: it is reported.
     let none = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}{# tools <tool_call> #}";
     let messages = [system("s"), user("a")];
