@@ -21,7 +21,7 @@ MADE_BY = {VENV: ("fetch .venv", ".venv/stamp"), CUDA: ("fetch .venv-cuda", ".ve
 # Programs that tests of these packages start.
 STARTED = {"alight": ["alight"], "rusage": ["rusage"]}
 # Steps that compute with all cores.
-HEAVY = ("agree greedy", "agree architectures", "check clients", "check convert", "check packed", "check aot-gpu", "python", "rust alight tests", "rust model tests",
+HEAVY = ("agree greedy", "agree architectures", "check clients", "check convert", "check notations", "check packed", "check aot-gpu", "python", "rust alight tests", "rust model tests",
          "rust xla tests", "rust model no_alloc")
 # About how long those take that begin first.
 LONG = {"rust alight tests": 200.0, "rust model tests": 150.0, "python": 100.0, "agree architectures": 60.0, "clippy": 50.0, "rust pages tests": 30.0}

@@ -30,7 +30,8 @@ async def conversation(plan: dict):
     agents.set_default_openai_api("chat_completions" if plan["api"] == "chat" else "responses")
     tools = [agents.function_tool(tool) for tool in TOOLS] if plan["kind"] == "tools" else []
     form = Weather if plan["kind"] == "form" else None
-    agent = agents.Agent(name="Notes", instructions=plan["system"], model="any", tools=tools, output_type=form)
+    agent = agents.Agent(name="Notes", instructions=plan["system"], model="any", tools=tools, output_type=form,
+                         model_settings=agents.ModelSettings(include_usage=True))
     items, texts, thinking, last = [], [], [], None
     for message in plan["messages"]:
         items.append({"role": "user", "content": message})

@@ -62,6 +62,23 @@ TOOL = {"type": "function", "function": {
 CALL = {"role": "assistant", "content": "", "tool_calls": [
     {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 2}}}]}
 
+NO_ARGUMENTS = {"type": "function", "function": {"name": "list_files", "description": "", "parameters": {"type": "object", "properties": {}}}}
+
+
+def called(*arguments, **more) -> list[dict]:
+    """A question, a message with these calls, and their results."""
+    ids = [f"call0000{number}" for number in range(len(arguments))]
+    calls = [{"id": id_, "type": "function", "function": {"name": "get_weather" if one else "list_files", "arguments": one}} for id_, one in zip(ids, arguments)]
+    results = [{"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": f"result {number} <of>\n\"é\""} for number, call in enumerate(calls)]
+    return [{"role": "user", "content": "Weather?"}, {"role": "assistant", "content": "", "tool_calls": calls} | more, *results]
+
+
+def agent(messages: list[dict], begun: bool = True) -> dict:
+    """An agent's conversation as variables of a template."""
+    return {"messages": messages, "tools": [TOOL, NO_ARGUMENTS], "add_generation_prompt": begun}
+
+
+ZURICH, DEEP = {"city": "Zürich", "days": 2}, {"city": "a \"b\" </tool_call>\n", "days": 1.5, "deep": {"list": [1, None, True, {"k": []}], "none": None}}
 CONVERSATIONS = {
     "one": {"messages": [{"role": "user", "content": "Hello"}], "add_generation_prompt": True},
     "system": {"messages": [{"role": "system", "content": " You are\nterse. "}, {"role": "user", "content": "  Hi ä 日本 🚀 "}],
@@ -75,6 +92,14 @@ CONVERSATIONS = {
               "tools": [TOOL], "add_generation_prompt": True},
     "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "What "}, {"type": "text", "text": "is it?"}]}],
               "add_generation_prompt": True},
+    # What agents send: several calls with their results, thinking, nothing said, arguments as text, a second round.
+    "calls": agent(called(ZURICH, {}, DEEP)),
+    "calls without text": agent(called(ZURICH, {}, content=None)),
+    "call with thinking": agent(called(ZURICH, content="I look.", reasoning_content="Hm,\nlet me see.", thinking="Hm,\nlet me see.", reasoning="Hm,\nlet me see.")),
+    "arguments as text": agent(called(json.dumps(DEEP), "{}")),
+    "rounds": agent([{"role": "system", "content": "Be short."}, *called(ZURICH), *called(DEEP, reasoning_content="So.")[1:],
+                     {"role": "assistant", "content": "21.5", "reasoning_content": "Done."}, *called({})]),
+    "answered": agent([*called(ZURICH), {"role": "assistant", "content": "21.5"}], False),
     "wrong order": {"messages": [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}],
                     "add_generation_prompt": True},
 }

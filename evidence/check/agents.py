@@ -85,10 +85,15 @@ def installed(folder: Path) -> None:
     for file in PACKAGES.iterdir():
         if file.is_file():
             shutil.copy(file, folder)
+    wanted = "".join((PACKAGES / name).read_text() for name in ("package.json", "requirements.txt"))
+    done = folder / "installed"
+    if done.is_file() and done.read_text() == wanted:
+        return
     subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder, check=True)
     if not (folder / "venv").is_dir():
         subprocess.run([sys.executable, "-m", "venv", "venv"], cwd=folder, check=True)
     subprocess.run(["venv/bin/pip", "install", "--quiet", "--requirement", "requirements.txt"], cwd=folder, check=True)
+    done.write_text(wanted)
 
 
 def versions(folder: Path) -> dict[str, str]:
@@ -122,15 +127,18 @@ def with_library(client: str, sessions: list[Session], folder: Path, address: st
         session.seen = {"error": f"the driver has ended with {done.returncode}: {done.stderr[-2000:]}"}
 
 
-def sessions_of(client: str, with_tools: Scenario, chat: Scenario, form: Scenario) -> list[Session]:
-    """The conversations of a library."""
+def sessions_of(client: str, with_tools: Scenario, chat: Scenario, form: Scenario, called: Scenario) -> list[Session]:
+    """The conversations of a library. `called` is the form as a call."""
     found = []
     for api in LIBRARIES[client][2]:
         for stream in (False, True):
             found += [Session(client, api, stream, "tools", with_tools), Session(client, api, stream, "chat", chat)]
             if client == "ai":
                 found.append(Session(client, api, stream, "tools", with_tools, agent=True))
-        found.append(Session(client, api, False, "form", form))
+        # pydantic-ai refuses schemas for models of Anthropic's interface whose names it does not know.
+        if (client, api) != ("pydantic-ai", "messages"):
+            # Vercel's package has the model call a tool instead.
+            found.append(Session(client, api, False, "form", called if (client, api) == ("ai", "messages") else form))
     return found
 
 
@@ -259,23 +267,24 @@ def of_family(family: str, args, program: Path, folder: Path, checks: Checks) ->
     """All conversations with one family's model."""
     library = Library(FAMILIES[family], args.templates)
     wanted = args.clients or [*LIBRARIES, *PROGRAMS]
-    scenarios = conversations.tools(library, args.turns), conversations.chat(library), conversations.form(library)
+    scenarios = conversations.tools(library, args.turns), conversations.chat(library), conversations.form(library), conversations.form(library, "json")
     shared = {client: sessions_of(client, *scenarios) for client in wanted if client in LIBRARIES}
-    alone = [session_of(client, library, args.turns) for client in wanted if client in PROGRAMS]
+    alone = {client: session_of(client, library, args.turns) for client in wanted if client in PROGRAMS}
+    rows = []
     with tempfile.TemporaryDirectory() as place:
         models = (args.record or Path(place)) / family
         models.mkdir(parents=True, exist_ok=True)
         model = library.write(models / "model.gguf")
         with serving(program, model, "--ctx-size", "131072", "--parallel", "2", "--threads", "1", "--temp", "0", "--top-k", "1", "--predict", "2000") as address:
-            for client, sessions in shared.items():
-                with_library(client, sessions, folder, address)
-            for session in alone:
-                with_program(session, folder, address)
-    rows = []
-    for session in [*(one for sessions in shared.values() for one in sessions), *alone]:
-        rows.append(judged(session, family, checks))
-        if args.record:
-            relay.write(args.record / family / f"{session.name}.jsonl", session.exchanges)
+            for client in wanted:
+                if client in LIBRARIES:
+                    with_library(client, shared[client], folder, address)
+                else:
+                    with_program(alone[client], folder, address)
+                for session in shared[client] if client in LIBRARIES else [alone[client]]:
+                    rows.append(judged(session, family, checks))
+                    if args.record:
+                        relay.write(args.record / family / f"{session.name}.jsonl", session.exchanges)
     return rows
 
 

@@ -45,6 +45,7 @@ MISTAKES = (
     Mistake("a link that leads nowhere", "README.md", "(docs/README.md)", "(docs/READ" "YOU.md)", "check docs"),
     Mistake("a picture that is not its table's", "docs/pictures/start.svg", "</svg>", "<g/></svg>", "make pictures"),
     Mistake("a feature that makes two builds of a crate", "bindings/python/Cargo.toml", 'memchr = "2"\n', "", "check features"),
+    Mistake("a second type of a name", R + "model/src/norm.rs", "pub(crate) struct Norm {", "pub(crate) struct Linear;\n\npub(crate) struct Norm {", "check names"),
     Mistake("a line for one system in a place for all", R + "text/src/lib.rs", "mod ", "#[cfg(target_os = \"linux\")]\nmod ", "check macos"),
     Mistake("a code book with another number", R + "kernels/src/blocks/grids.rs", "0x0000, 0x0002,", "0x0000, 0x0003,", "make codebooks"),
     Mistake("a zero point left out", R + "kernels/src/blocks/q6_k.rs", "const ZERO: i32 = 32;", "const ZERO: i32 = 31;", "rust kernels"),
@@ -70,6 +71,7 @@ MISTAKES = (
     Mistake("an epsilon left out", R + "collective/src/rows/mod.rs", "(mean + f64::from(spec.epsilon)).sqrt()", "mean.sqrt()", "rust collective"),
     Mistake("an error of another class", "bindings/python/src/error.rs", "ModelError::ContextFull { .. } => &CONTEXT_FULL,", "ModelError::ContextFull { .. } => &OPTION,", "python"),
     Mistake("positions that begin at one", "bindings/python/python/alight/jax/models/_programs.py", "found: tuple[jax.Array, Cache] = self._run(\"logits\")(params, cache, tokens, pos)", "found: tuple[jax.Array, Cache] = self._run(\"logits\")(params, cache, tokens, pos + 1)", "python"),
+    Mistake("an id of a call that clients of Ollama do not get", R + "server/src/ollama/mod.rs", 'call.id.unwrap_or_else(|| ids::id("call_"))', 'ids::id("call_")', "check notations"),
     Mistake("an assertion that only a checked build has", R + "kernels/src/matmul/matrix.rs", "debug_assert!(self.layout == Layout::Rows);", "debug_assert!(self.layout == Layout::Tiles);", "checked arithmetic", True),
 )
 

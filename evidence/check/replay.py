@@ -32,7 +32,7 @@ OPTIONS = ("--ctx-size", "131072", "--threads", "1")
 
 def add_arguments(parser) -> None:
     """The recorded folder, and the programs."""
-    parser.add_argument("--folder", type=Path, required=True, help="of recorded conversations, as `check agents --record` writes it")
+    parser.add_argument("--folder", type=Path, required=True, nargs="+", help="of recorded conversations, as `check agents --record` writes it")
     parser.add_argument("--alight", type=Path, default=None, help="the binary (default: target/release/alight)")
     parser.add_argument("--base", type=Path, help="another binary, whose prompts are compared")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
@@ -235,15 +235,15 @@ def run(args) -> int:
     """All of them."""
     checks = Checks(quiet=True)
     programs = [common.alight(args.alight), *([args.base.resolve()] if args.base else [])]
-    families = sorted(path.parent for path in args.folder.glob("*/model.gguf"))
+    families = sorted(path.parent for folder in args.folder for path in folder.glob("*/model.gguf"))
     if not families:
-        raise SystemExit(f"{args.folder} has no recorded conversations: `check agents --record` writes them")
-    found = {folder.name: of_family(folder, programs, checks) for folder in families}
+        raise SystemExit(f"{args.folder[0]} has no recorded conversations: `check agents --record` writes them")
+    found = {str(folder): of_family(folder, programs, checks) for folder in families}
     if args.json:
         print(json.dumps({name: vars(counts) for name, counts in found.items()}, indent=1))
     else:
         titles = ["family", "conversations", "requests", "texts", "lost", "thinking left out", "prompts that go on", "rewritten", "changed"]
         common.table([titles] + [
-            [name, c.conversations, c.requests, c.texts, sum(c.lost.values()) - c.lost["thinking"], c.lost["thinking"], c.longer, c.rewritten,
+            [Path(name).name, c.conversations, c.requests, c.texts, sum(c.lost.values()) - c.lost["thinking"], c.lost["thinking"], c.longer, c.rewritten,
              c.changed if args.base else "-"] for name, c in found.items()])
     return checks.status()

@@ -14,7 +14,7 @@ from evidence.lib import common
 LIMITS = {
     r"\btold\b": ("reported, configured, given", 92),
     r"\bsaid\b": ("reported, printed, given", 121),
-    r"\broom\b": ("memory, budget, capacity", 54),
+    r"\broom\b": ("memory, budget, capacity", 50),
     r"\bbehind\b": ("after", 6),
     r"\bbeside\b": ("next to, besides, compared with", 83),
     r"\bnobody\b": ("the passive voice", 7),

@@ -220,12 +220,15 @@ def chat(library: Library, turns: int = 3) -> Scenario:
     return Scenario(messages, done)
 
 
-def form(library: Library) -> Scenario:
-    """An answer that follows a schema."""
+def form(library: Library, call: str = "") -> Scenario:
+    """An answer that follows a schema; with `call`, as the arguments of a call of that name."""
     found = {"city": "Zürich", "degrees": -4, "rain": True}
     library.history.clear()
     message = library.ask("How is the weather?")
-    turn = Turn(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+    if call:
+        turn = Turn(calls=((call, found),))
+    else:
+        turn = Turn(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
     # An answer that is held to a schema has no thinking, unless the template itself begins it.
-    library.add(turn, thinks=False)
+    library.add(turn, thinks=bool(call))
     return Scenario([message], [turn], found)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from evidence.lib.scripted import literal, plain
+from evidence.lib.scripted import CUT, literal, plain
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ class Family:
     failures: tuple[Failure, ...] = ()
     held: Callable[[tuple[Call, ...]], str] | None = None
     """The calls as a grammar holds them, if that is another way."""
+    holds: bool = True
+    """Whether a grammar holds its notation."""
     several_held: bool = True
     """Whether a grammar lets several be written."""
 
@@ -86,7 +88,8 @@ class Family:
             before, after = self.think
             written += ("" if opened else before) + answer.thinking + after
         if answer.text:
-            written += self.text[0] + answer.text + self.text[1]
+            # A grammar for the text begins with a token of its own.
+            written += self.text[0] + CUT + answer.text + self.text[1]
         calls = self.held if held and self.held else self.calls
         return written + (calls(answer.calls) if answer.calls else "") + self.tail
 
@@ -226,7 +229,7 @@ MINIMAX3 = joined(lambda call: f'{M3}<invoke name="{call.name}">{"".join(element
 LLAMA = joined(lambda call: f'{{"name": {j(call.name)}, "parameters": {j(call.arguments)}}}', "; ")
 SEED = joined(tagged("<seed:tool_call>\n<function=", ">", "<parameter=", ">", "</parameter>", "</function>\n</seed:tool_call>"), "\n")
 MINICPM = joined(tagged('<function name="', '">', '<param name="', '">', "</param>", "</function>", value=lambda value: f"<![CDATA[{value}]]>" if "<" in str(value) else raw(value), between=""), "\n")
-SOLAR = joined(lambda call: f"<|tool_call:begin|>a{call.name}1<|tool_call:name|>{call.name}<|tool_call:args|>{j(call.arguments)}<|tool_call:end|>", "", "<|begin|>assistant<|tool_calls|>")
+SOLAR = joined(lambda call: f"<|tool_call:begin|>a{call.name}1<|tool_call:name|>{call.name}<|tool_call:args|>{j(call.arguments)}<|tool_call:end|>", "", "<|tool_calls|>")
 
 
 def of(text: str = "", thinking: str = "", *calls: Call) -> Answer:
@@ -316,7 +319,7 @@ FAMILIES = (
     Family("kimi-k3", "KimiK3", "Kimi-K3", k3, think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"), opened=True, text=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
            specials=controls("<|open|>", "<|close|>", "<|sep|>"), end="<|end_of_msg|>", tail="<|close|>message<|sep|>"),
     Family("minimax-m2", "MiniMax", "MiniMax-M2", M2, opened=True, specials=THINK | dict.fromkeys(("<minimax:tool_call>", "</minimax:tool_call>"), "user"), end="[e~[", marks=("</parameter>", "</invoke>")),
-    Family("minimax-m3", "MiniMax3", "MiniMax-M3", MINIMAX3, think=("<mm:think>", "</mm:think>"), specials={M3: "user", "<mm:think>": "user", "</mm:think>": "user"}, end="[e~[", marks=("</a>",), failures=(
+    Family("minimax-m3", "MiniMax3", "MiniMax-M3", MINIMAX3, think=("<mm:think>", "</mm:think>"), specials={M3: "user", "<mm:think>": "user", "</mm:think>": "user"}, end="[e~[", holds=False, marks=("</a>",), failures=(
         Failure("thinking that only ends", "</mm:think>Yes.", of("Yes.")),
     )),
     Family("llama3", "Llama", "meta-llama-Llama-3.1-8B-Instruct", LLAMA, think=None, several_held=False,
@@ -359,7 +362,7 @@ FAMILIES = (
     )),
     Family("apertus", "Apertus", "Apertus-8B-Instruct", lambda calls: f"<|tools_prefix|>{j([{call.name: call.arguments} for call in calls])}<|tools_suffix|>", think=("<|inner_prefix|>", "<|inner_suffix|>"),
            specials=controls("<|inner_prefix|>", "<|inner_suffix|>", "<|tools_prefix|>", "<|tools_suffix|>"), end="<|assistant_end|>", marks=("]",)),
-    Family("solar-open", "Solar", "upstage-Solar-Open-100B", SOLAR, think=("<|think|>", "<|end|>"), text=("<|begin|>assistant<|content|>", "<|end|>"), text_before_calls=False,
+    Family("solar-open", "Solar", "upstage-Solar-Open-100B", SOLAR, think=("<|think|>", "<|end|><|begin|>assistant"), text=("<|content|>", "<|end|>"), text_before_calls=False,
            specials=controls("<|begin|>", "<|think|>", "<|content|>", "<|end|>", "<|tool_calls|>", "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "<|flush|>"),
            end="<|calls|>"),
     Family("minicpm5", "MiniCpm5", "openbmb-MiniCPM5-1B", MINICPM, specials=THINK | CHATML, marks=("</param>", "</function>")),

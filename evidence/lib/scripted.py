@@ -11,7 +11,8 @@ The script with number k is written if the prompt holds `marker(k)` (`@@1@@` for
 it is script 0. A marker is a token of its own wherever it stands, in a message of the user, in a tool's result or in the arguments of a call. So a
 conversation of many turns is scripted by calls that lead to the next: script k calls a tool with `marker(k + 1)` in an argument (`echo @@1@@`).
 
-Where the spelling of a special token is meant as ordinary text, `literal(text)` is written. Steps of ordinary text are tokens of their own, with a text that other tokens may have as well; a text that is encoded never becomes one of them, but
+Where the spelling of a special token is meant as ordinary text, `literal(text)` is written; no step
+reaches across a `CUT`. Steps of ordinary text are tokens of their own, with a text that other tokens may have as well; a text that is encoded never becomes one of them, but
 the usual tokens. A special token is one token wherever it occurs, as in real models. The same one twice in a row cannot be written (`steps` writes the second as text), nor
 may a script begin with the special token with which the prompt ends. A prompt that is read again after an answer has other tokens for what the model wrote: the cache knows it up to the end of the prompt before.
 
@@ -61,7 +62,7 @@ def marker(number: int) -> str:
     return f"@@{number}@@"
 
 
-LITERAL = "\ue000"
+LITERAL, CUT = "\ue000", "\ue001"
 
 
 def literal(text: str) -> str:
@@ -71,7 +72,7 @@ def literal(text: str) -> str:
 
 def plain(text: str) -> str:
     """What of a text is written."""
-    return text.replace(LITERAL, "")
+    return text.replace(LITERAL, "").replace(CUT, "")
 
 
 def steps(text: str, specials: Sequence[str], longest: int = 5, seed: int = 0) -> list[Step]:
@@ -86,11 +87,13 @@ def steps(text: str, specials: Sequence[str], longest: int = 5, seed: int = 0) -
             continue
         # After itself a special token is written as text.
         end = at + len(special) if special else min((where for one in ordered if (where := text.find(one, at)) >= 0), default=len(text))
-        rest, at = plain(text[at:end]).encode(), end
-        while rest:
-            size = random_.randint(1, longest)
-            found.append(rest[:size])
-            rest = rest[size:]
+        for part in text[at:end].split(CUT):
+            rest = plain(part).encode()
+            while rest:
+                size = random_.randint(1, longest)
+                found.append(rest[:size])
+                rest = rest[size:]
+        at = end
     return found
 
 

@@ -193,13 +193,13 @@ fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
 }
 
 /// The packed files that are not next to their models. They belong to the user's folder, not to one that is `given`.
-struct Packed {
+struct PackedFiles {
     cache: PathBuf,
     files: Vec<(PathBuf, Metadata)>,
 }
 
-impl Packed {
-    fn find(given: Option<&PathBuf>) -> Outcome<Packed> {
+impl PackedFiles {
+    fn find(given: Option<&PathBuf>) -> Outcome<PackedFiles> {
         let found = match given {
             Some(_) => None,
             None => pack::kept::all_in_cache().context("the packed files")?,
@@ -207,7 +207,7 @@ impl Packed {
         let (cache, paths) = found.unwrap_or_default();
         // (A file may have been removed meanwhile.)
         let known = |path: PathBuf| path.symlink_metadata().ok().map(|found| (path, found));
-        Ok(Packed { cache, files: paths.into_iter().filter_map(known).collect() })
+        Ok(PackedFiles { cache, files: paths.into_iter().filter_map(known).collect() })
     }
 
     fn bytes(&self) -> u64 {
@@ -242,7 +242,7 @@ impl Packed {
 }
 
 fn list(args: FolderArgs) -> Outcome {
-    let packed = Packed::find(args.dir.as_ref())?;
+    let packed = PackedFiles::find(args.dir.as_ref())?;
     let (folder, mut kept) = kept(args.dir)?;
     kept.extend(packed.listed());
     if kept.is_empty() && !args.json && say::is_terminal() {
@@ -269,7 +269,7 @@ fn list(args: FolderArgs) -> Outcome {
 }
 
 fn info(args: FolderArgs) -> Outcome {
-    let packed = Packed::find(args.dir.as_ref())?;
+    let packed = PackedFiles::find(args.dir.as_ref())?;
     let (folder, kept) = kept(args.dir)?;
     let info = Info {
         folder: folder.path().display().to_string(),
@@ -295,7 +295,7 @@ fn info(args: FolderArgs) -> Outcome {
 }
 
 fn clear(args: FolderArgs) -> Outcome {
-    let packed = Packed::find(args.dir.as_ref())?;
+    let packed = PackedFiles::find(args.dir.as_ref())?;
     let folder = existing(args.dir)?;
     let (count, bytes) = folder.clear().map_err(|e| anyhow!(e))?;
     if args.json {

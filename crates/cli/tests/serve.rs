@@ -547,6 +547,18 @@ fn what_is_held_begins_where_the_thinking_ends() {
     let choice = message_of(&said, 1, "<think>", json!({"response_format": format, "tools": null}));
     assert_eq!(choice["message"]["reasoning_content"], "So ", "{choice}");
     assert_eq!(choice["message"]["content"], "{\"b\":1}", "{choice}");
+    // Between both, blanks, or the mark before an answer, as the model has learned them.
+    for (between, clue) in
+        [(vec![text("\n\n")], ""), (vec![text("\n"), own("<response>")], "{# <tool_call> #}")]
+    {
+        let mut said = vec![text("{\"b\":1}"), own("<think>"), text("So "), own("</think>")];
+        said.extend(between);
+        said.push(text("{\"b\":7}"));
+        let more = json!({"response_format": format, "tools": null});
+        let choice = message_of(&said, 1, &format!("<think>{clue}"), more);
+        assert_eq!(choice["message"]["reasoning_content"], "So ", "{choice}");
+        assert_eq!(choice["message"]["content"], "{\"b\":7}", "{choice}");
+    }
     // A call that must be made, in the model's own notation.
     let said = [
         text("{\"b\": 1}"),
@@ -578,6 +590,22 @@ fn what_is_held_begins_where_the_thinking_ends() {
     let choice = message_of(&said, 1, "<think>{# <arg_key> #}", json!({}));
     assert_eq!(choice["message"]["reasoning_content"], "So <tool_call>f(c)", "{choice}");
     assert_eq!(choice["message"]["content"], "Yes.", "{choice}");
+}
+
+#[test]
+fn the_id_that_a_model_gives_a_call_reaches_clients_of_ollama() {
+    let folder = tempfile::tempdir().unwrap();
+    let call =
+        "<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{\"b\": 1}<|tool_call_end|>";
+    let model = said::model(folder.path(), &[(call, OWN)], 0);
+    let template = "{{ messages[-1].content }}<no>{# tools <|tool_call_begin|> #}";
+    let template = write(folder.path(), "template", template);
+    let serving = Serving::start(&[&*model, "--no-cache", "--chat-template-file", &*template]);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let body = json!({"messages": messages(), "tools": tools, "stream": false});
+    let called = &serving.post("/api/chat", &body).json()["message"]["tool_calls"][0];
+    let expected = json!({"id": "functions.f:3", "function": {"name": "f", "arguments": {"b": 1}}});
+    assert_eq!(*called, expected);
 }
 
 #[test]
@@ -1003,16 +1031,18 @@ fn a_request_may_have_more_texts_than_the_queue_has_places() {
 #[test]
 fn the_prompt_of_each_interface_is_shown() {
     let (_folder, serving) = saying(&[]);
+    let asked = json!([{"role": "user", "content": "a"}]);
     let shown = |of: &str, body: Value| {
-        let prompt = serving.post(&format!("/apply-template{of}"), &body).json();
-        prompt["prompt"].as_str().unwrap_or_else(|| panic!("{prompt}")).to_owned()
+        let shown = serving.post(&format!("/apply-template{of}"), &body).json();
+        assert!(shown["prompt"].is_string(), "{of}: {shown}");
+        shown["prompt"].clone()
     };
-    let chat = shown("", json!({"messages": messages()}));
-    assert_eq!(shown("?of=responses", json!({"input": messages()})), chat);
-    let blocks = json!([{"type": "text", "text": messages()[0]["content"]}]);
-    let body = json!({"messages": [{"role": "user", "content": blocks}], "max_tokens": 1});
-    assert_eq!(shown("?of=messages", body), chat);
-    let refused = serving.post("/apply-template?of=mail", &json!({"messages": messages()}));
+    let chat = shown("", json!({"messages": asked}));
+    assert_eq!(shown("?of=responses", json!({"input": asked})), chat);
+    let system = json!({"system": [{"type": "text", "text": "b"}], "messages": asked});
+    let both = json!({"messages": [{"role": "system", "content": "b"}, asked[0]]});
+    assert_eq!(shown("?of=messages", system), shown("", both));
+    let refused = serving.post("/apply-template?of=mail", &json!({"messages": asked}));
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("of")));
 }
 

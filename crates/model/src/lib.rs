@@ -118,6 +118,10 @@ mod cancel;
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code)] // some of it is only for tests outside the crate
 mod common;
+#[cfg(test)]
+#[path = "../tests/common/definition.rs"]
+#[allow(dead_code)]
+mod definition;
 pub mod describe;
 mod engine;
 mod error;

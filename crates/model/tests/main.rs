@@ -7,6 +7,8 @@
 //! What needs this process for itself is another program, in `Cargo.toml`.
 
 mod common;
+#[path = "common/definition.rs"]
+mod definition;
 #[cfg(target_os = "linux")]
 #[path = "common/disk.rs"]
 mod disk;

@@ -331,7 +331,7 @@ impl Search<'_, '_> {
             let from = if refused == 0 { 0 } else { cuts[refused - 1] };
             let mut found = self.smallest(from, cuts[refused])?;
             if found.is_none() && from > 0 {
-                // What the template took before does not go with what follows.
+                // An earlier change does not go with what follows.
                 found = self.smallest(0, cuts[refused])?;
             }
             match found {

@@ -116,7 +116,11 @@ pub fn of_calls(tools: &[Value], one: bool, grammars: &Grammars) -> Result<Held,
                         until("thought", "(?s:.*)", pair.close, (tokens, &known), &mut thinking);
                     format!("(BLANK? {} {until})? ", mark(pair.open, tokens, &known))
                 });
-                format!("start: {first}BLANK? calls\n{thinking}{rules}")
+                let end = match format.notation().end {
+                    "" => String::new(),
+                    end => format!(" ({})?", mark(end, tokens, &known)),
+                };
+                format!("start: {first}BLANK? calls{end}\n{thinking}{rules}")
             }))
         })?,
     };

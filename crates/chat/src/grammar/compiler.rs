@@ -186,6 +186,17 @@ impl Grammar {
         Some(Mask { allowed, ends: None })
     }
 
+    /// No token.
+    pub(super) fn nothing(&self) -> Option<Mask> {
+        let vocab = self.matcher.tok_env().ok()?.tok_trie().vocab_size();
+        Some(Mask { allowed: SimpleVob::alloc(vocab), ends: None })
+    }
+
+    /// True if a token may come next.
+    pub(super) fn takes(&mut self, token: u32) -> bool {
+        self.matcher.validate_tokens(&[token]).is_ok_and(|taken| taken == 1)
+    }
+
     pub(super) fn accept(&mut self, token: u32) {
         // If it fails, so does the next mask.
         let _ = self.matcher.consume_token(token);
@@ -213,6 +224,13 @@ pub(super) struct Mask {
 }
 
 impl Mask {
+    /// Adds a token.
+    pub(super) fn allow(&mut self, id: u32) {
+        if (id as usize) < self.allowed.len() {
+            self.allowed.allow_token(id);
+        }
+    }
+
     /// Sets the logits `[vocab]` of all other tokens to −∞.
     pub(super) fn apply(&self, logits: &mut [f32]) {
         let ends = self.ends.as_deref().unwrap_or(&[]);

@@ -175,17 +175,28 @@ impl Held {
     pub fn after(self, prompt: &[u32], vocabulary: &'static Vocabulary) -> Held {
         let (format, tokenizer) = (vocabulary.output_format(), &vocabulary.tokenizer);
         match opened_thinking(format, tokenizer, prompt) {
-            Some(pair) => self.after_thinking(pair.close, tokenizer),
+            Some(pair) => {
+                let notation = format.notation();
+                // A mark may be built of tokens.
+                let written = |open: &str| {
+                    let mut parts = notation.tokens.iter().filter(|part| open.contains(**part));
+                    vocabulary.template_has(open)
+                        || parts.any(|part| tokenizer.token_id(part.as_bytes()).is_some())
+                };
+                let opens = notation.answer.iter().filter(|pair| !pair.close.is_empty());
+                let opens = opens.map(|pair| pair.open).filter(|open| written(open));
+                self.after_thinking(Thought::new(pair.close, opens, tokenizer))
+            }
             None => self,
         }
     }
 
-    fn after_thinking(self, close: &'static str, tokenizer: &'static Tokenizer) -> Held {
+    fn after_thinking(self, thought: Thought) -> Held {
         Held(match self.0 {
             Part::Whole(grammar) | Part::WholeOrCalls(grammar) | Part::Calls(grammar) => {
-                Part::AfterThinking(Thought::new(close, tokenizer), grammar)
+                Part::AfterThinking(thought, grammar)
             }
-            Part::After(marks) => Part::After(marks.in_thinking(close)),
+            Part::After(marks) => Part::After(marks.in_thinking(thought.close())),
             part @ Part::AfterThinking(..) => part,
         })
     }
@@ -193,11 +204,10 @@ impl Held {
     /// The tokens that may come next; `None` if all may.
     fn mask(&mut self) -> Result<Option<Mask>, Box<str>> {
         match &mut self.0 {
-            Part::AfterThinking(thought, grammar) if !thought.has_ended() => Ok(grammar.free()),
-            Part::Whole(grammar)
-            | Part::WholeOrCalls(grammar)
-            | Part::Calls(grammar)
-            | Part::AfterThinking(_, grammar) => grammar.mask().map(Some),
+            Part::AfterThinking(thought, grammar) => thought.mask(grammar),
+            Part::Whole(grammar) | Part::WholeOrCalls(grammar) | Part::Calls(grammar) => {
+                grammar.mask().map(Some)
+            }
             Part::After(marks) => marks.mask(),
         }
     }
@@ -205,16 +215,10 @@ impl Held {
     /// Accepts a chosen token.
     fn accept(&mut self, token: u32) {
         match &mut self.0 {
-            Part::AfterThinking(thought, grammar) if !thought.has_ended() => {
-                if let Some(rest) = thought.accept(token).filter(|rest| !rest.is_empty()) {
-                    // If it fails, so does the next mask.
-                    grammar.accept_text(&rest);
-                }
+            Part::AfterThinking(thought, grammar) => thought.accept(token, grammar),
+            Part::Whole(grammar) | Part::WholeOrCalls(grammar) | Part::Calls(grammar) => {
+                grammar.accept(token);
             }
-            Part::Whole(grammar)
-            | Part::WholeOrCalls(grammar)
-            | Part::Calls(grammar)
-            | Part::AfterThinking(_, grammar) => grammar.accept(token),
             Part::After(marks) => marks.accept(token),
         }
     }

@@ -58,6 +58,14 @@ impl Grammar {
         match self.0 {}
     }
 
+    pub(super) fn nothing(&self) -> Option<Mask> {
+        match self.0 {}
+    }
+
+    pub(super) fn takes(&mut self, _: u32) -> bool {
+        match self.0 {}
+    }
+
     pub(super) fn accept(&mut self, _: u32) {
         match self.0 {}
     }
@@ -75,6 +83,10 @@ impl Grammar {
 pub(super) struct Mask(Infallible);
 
 impl Mask {
+    pub(super) fn allow(&mut self, _: u32) {
+        match self.0 {}
+    }
+
     pub(super) fn apply(&self, _: &mut [f32]) {
         match self.0 {}
     }

@@ -66,6 +66,9 @@ impl<'w> Writer<'w> {
             true => ("", ""),
             false => (calls.opens.get(own).copied(), calls.closes.get(own).copied()).or_empty(),
         };
+        // Granite 3 ends its calls by no mark; other models of the family do.
+        let unwritten = has(open) && !has(close) && control(close).is_none();
+        let close = if unwritten { "" } else { close };
         let (header, tokens) = (notation.header, notation.tokens);
         Some(Writer { calls, form, header, open, close, tokens, control, has })
     }
@@ -164,9 +167,15 @@ impl<'w> Writer<'w> {
             true => String::new(),
             false => format!(" ({between}BLANK? section)*"),
         };
+        // Of a mark that is longer after thinking, both.
+        let opens = self.calls.opens.iter().filter(|mark| mark.ends_with(self.open));
+        let opens: Vec<String> = opens.map(|mark| self.mark(mark)).collect();
+        let open = match (self.open.is_empty(), opens.join(" | ")) {
+            (true, _) => String::new(),
+            (false, open) => format!("({open})"),
+        };
         Ok(format!(
-            "calls: section{again}\nsection: {head}{} rest\nrest: BLANK? {inside}{end}\ncall: {own} body\nbody: {}\n{rules}{TERMINALS}",
-            self.mark(self.open),
+            "calls: section{again}\nsection: {head}{open} rest\nrest: BLANK? {inside}{end}\ncall: {own} body\nbody: {}\n{rules}{TERMINALS}",
             all.join(" | ")
         ))
     }
@@ -341,9 +350,11 @@ impl<'w> Writer<'w> {
                     &part_schema(tool, key, schema, ", ", ": "),
                     rules,
                 );
-                let kind = schema["type"].as_str().filter(|kind| *kind != "string");
-                let before = before(kind.unwrap_or("object"));
-                format!("{before} json{own} {}", self.mark(&close))
+                format!(
+                    "{} json{own} {}",
+                    json_before(tags.types, schema, &before),
+                    self.mark(&close)
+                )
             };
             let value = match (tools.written(name, key), tags.types) {
                 (Written::Json, _) => json(rules),
@@ -420,6 +431,20 @@ impl<'w> Writer<'w> {
         }
         format!("{head} first{i}_0 {end}")
     }
+}
+
+/// The tag before a value that is JSON. Where it names a type, that is the one of the schema, or any where that does not say.
+fn json_before(types: ValueTypes, schema: &Value, before: &dyn Fn(&str) -> String) -> String {
+    let kind = match schema["type"].as_str() {
+        Some("integer") => "number",
+        Some(kind @ ("number" | "boolean" | "null" | "array" | "object")) => kind,
+        _ if types != ValueTypes::Named => "object",
+        _ => {
+            let all = ["number", "boolean", "null", "array", "object"].map(before);
+            return format!("({})", all.join(" | "));
+        }
+    };
+    before(kind)
 }
 
 /// Two marks, of which one may be missing.
@@ -710,7 +735,7 @@ mod tests {
         (
             Format::KimiK3,
             "",
-            "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"0\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>Oslo<|close|>argument<|sep|><|open|>argument key=\"n\" type=\"integer\"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+            "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"0\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>Oslo<|close|>argument<|sep|><|open|>argument key=\"n\" type=\"number\"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
             "<|open|>tools<|sep|><|open|>call tool=\"g\" index=\"1\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
         ),
         (
@@ -796,6 +821,48 @@ mod tests {
             let mut wanted = vec![("f".to_owned(), json!(1)), ("g".to_owned(), Value::Null)];
             wanted.truncate(if other.is_empty() { 1 } else { 2 });
             assert_eq!(names, wanted, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn calls_end_as_the_template_ends_them_and_begin_as_they_do_after_thinking() {
+        let granite =
+            "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"city\": \"Oslo\", \"n\": 1}}]";
+        assert!(accepts(Format::Granite3, "'<|tool_call|>'", granite, true));
+        let phi = format!("{granite}<|/tool_call|>");
+        assert!(accepts(Format::Granite3, "<|tool_call|><|/tool_call|>", &phi, true));
+        assert!(!accepts(Format::Granite3, "<|tool_call|><|/tool_call|>", granite, true));
+        let solar = CALLS.iter().find(|(format, ..)| *format == Format::Solar).unwrap().2;
+        assert!(accepts(Format::Solar, "", &format!("<|begin|>assistant{solar}"), true));
+    }
+
+    #[test]
+    fn a_tag_names_the_type_of_json() {
+        let call = |kind: &str| {
+            format!(
+                "<|open|>tools<|sep|><|open|>call tool=\"h\" index=\"1\"<|sep|><|open|>argument key=\"x\" type=\"{kind}\"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"
+            )
+        };
+        for (schema, kinds) in [
+            (json!({"type": "integer"}), &["number"][..]),
+            (json!({"enum": [1, true, []]}), &["number", "boolean", "array", "object", "null"]),
+        ] {
+            let parameters =
+                json!({"type": "object", "properties": {"x": schema}, "required": ["x"]});
+            let tools =
+                [json!({"type": "function", "function": {"name": "h", "parameters": parameters}})];
+            let (has, none) = (|_: &str| false, |_: &str| None);
+            let writer = Writer::new(Format::KimiK3, &has, &none).unwrap();
+            let lark = format!("start: calls\n{}", writer.rules(&tools, true).unwrap());
+            for kind in ["number", "integer", "boolean", "array", "object", "null"] {
+                let mut grammar =
+                    Compiler::of_bytes().compile(Wanted::Calls(lark.clone())).unwrap();
+                assert_eq!(
+                    grammar.accept_text(call(kind).as_bytes()),
+                    kinds.contains(&kind),
+                    "{kind}"
+                );
+            }
         }
     }
 

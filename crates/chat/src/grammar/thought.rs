@@ -4,44 +4,129 @@ use std::fmt;
 
 use alight_text::Tokenizer;
 
+use super::{Grammar, Mask};
+
+/// The maximum number of blanks before an answer, and after the mark before it.
+const MAX_BLANKS: usize = 8;
+
 /// Thinking that the prompt has opened.
 #[derive(Clone)]
 pub(crate) struct Thought {
-    close: &'static [u8],
-    /// The end of the text so far.
+    close: &'static str,
+    /// The marks that may precede an answer.
+    opens: Vec<&'static [u8]>,
+    /// The end of the thinking so far, or all text after it.
     seen: Vec<u8>,
-    ended: bool,
+    place: Place,
     tokenizer: &'static Tokenizer,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Thinking,
+    /// After its end: blanks and marks that belong to the notation may come, and so may the answer.
+    Between,
+    Answer,
+}
+
 impl Thought {
-    /// Creates it for thinking that ends with this mark.
-    pub(super) fn new(close: &'static str, tokenizer: &'static Tokenizer) -> Thought {
-        Thought { close: close.as_bytes(), seen: Vec::new(), ended: false, tokenizer }
+    /// Creates it for thinking that ends with `close`, before an answer that one of the marks `opens` may precede.
+    pub(super) fn new(
+        close: &'static str,
+        opens: impl Iterator<Item = &'static str>,
+        tokenizer: &'static Tokenizer,
+    ) -> Thought {
+        let opens = opens.map(str::as_bytes).collect();
+        Thought { close, opens, seen: Vec::new(), place: Place::Thinking, tokenizer }
     }
 
-    /// True after the mark.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended
+    /// The mark that ends the thinking.
+    pub(super) fn close(&self) -> &'static str {
+        self.close
     }
 
-    /// Takes a token of the thinking. Returns the text after the mark if the token completes it, without the blanks before an answer.
-    pub(super) fn accept(&mut self, token: u32) -> Option<Vec<u8>> {
-        self.tokenizer.decode_special(token, &mut self.seen);
-        let found = self.seen.windows(self.close.len()).position(|bytes| bytes == self.close);
-        match found {
-            Some(at) => {
-                self.ended = true;
-                let rest = self.seen.split_off(at + self.close.len());
-                self.seen = Vec::new();
-                Some(rest.trim_ascii_start().to_vec())
-            }
-            None => {
-                let past = self.seen.len().saturating_sub(self.close.len());
-                self.seen.drain(..past);
-                None
+    /// The tokens that may come next, where `grammar` holds the answer.
+    pub(super) fn mask(&self, grammar: &mut Grammar) -> Result<Option<Mask>, Box<str>> {
+        match self.place {
+            Place::Thinking => Ok(grammar.free()),
+            Place::Answer => grammar.mask().map(Some),
+            Place::Between => {
+                let mask = match self.is_in_mark() {
+                    true => grammar.nothing(),
+                    false => Some(grammar.mask()?),
+                };
+                Ok(mask.map(|mut mask| {
+                    let mut text = Vec::new();
+                    for id in 0..self.tokenizer.vocab_size() as u32 {
+                        text.clear();
+                        self.tokenizer.decode_special(id, &mut text);
+                        if !text.is_empty() && self.goes_on_with(&text) {
+                            mask.allow(id);
+                        }
+                    }
+                    mask
+                }))
             }
         }
+    }
+
+    /// Takes a token; those of the answer are the grammar's.
+    pub(super) fn accept(&mut self, token: u32, grammar: &mut Grammar) {
+        match self.place {
+            Place::Thinking => {
+                let Some(rest) = self.think(token) else { return };
+                let answer = rest.trim_ascii_start();
+                if answer.is_empty() {
+                    (self.place, self.seen) = (Place::Between, rest);
+                } else {
+                    self.place = Place::Answer;
+                    // If it fails, so does the next mask.
+                    grammar.accept_text(answer);
+                }
+            }
+            Place::Between => {
+                let mut text = Vec::new();
+                self.tokenizer.decode_special(token, &mut text);
+                // A grammar may begin with blanks of its own.
+                let begins = !self.is_in_mark() && grammar.takes(token);
+                if !begins && self.goes_on_with(&text) {
+                    self.seen.extend(text);
+                } else {
+                    self.place = Place::Answer;
+                    grammar.accept(token);
+                }
+            }
+            Place::Answer => grammar.accept(token),
+        }
+    }
+
+    /// Takes a token of the thinking. Returns the text after the mark if the token completes it.
+    fn think(&mut self, token: u32) -> Option<Vec<u8>> {
+        self.tokenizer.decode_special(token, &mut self.seen);
+        let close = self.close.as_bytes();
+        let found = self.seen.windows(close.len()).position(|bytes| bytes == close);
+        if let Some(at) = found {
+            return Some(self.seen.split_off(at + self.close.len()));
+        }
+        let past = self.seen.len().saturating_sub(self.close.len());
+        self.seen.drain(..past);
+        None
+    }
+
+    /// True if the text between thinking and answer ends within a mark.
+    fn is_in_mark(&self) -> bool {
+        let rest = self.seen.trim_ascii_start();
+        !rest.is_empty() && !self.opens.iter().any(|open| rest.starts_with(open))
+    }
+
+    /// True if the text between thinking and answer may go on like this.
+    fn goes_on_with(&self, more: &[u8]) -> bool {
+        let text = [&self.seen, more].concat();
+        let rest = text.trim_ascii_start();
+        let is_blank = |text: &[u8]| text.trim_ascii().is_empty() && text.len() <= MAX_BLANKS;
+        let marked =
+            |open: &&[u8]| open.starts_with(rest) || rest.strip_prefix(*open).is_some_and(is_blank);
+        text.len() - rest.len() <= MAX_BLANKS && (rest.is_empty() || self.opens.iter().any(marked))
     }
 }
 

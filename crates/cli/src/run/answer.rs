@@ -8,7 +8,7 @@ use rusage::Phases;
 
 use super::engine::{About, Engine, Event, Request};
 use super::parts::{Parts, Texts};
-use super::progress::Progress;
+use super::progress::AnswerProgress;
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
@@ -69,7 +69,7 @@ pub fn answer(
         written: Vec::new(),
     };
     let mut failed = None;
-    let mut on_event = |event, progress: &Progress<'_>| {
+    let mut on_event = |event, progress: &AnswerProgress<'_>| {
         if let Event::Prompt { done } = event {
             progress.read(done);
         }
@@ -94,7 +94,7 @@ pub fn answer(
     if let Some(interrupt) = interrupt {
         engine.cancel_by(interrupt.cancel());
     }
-    let answered = Progress::during(about.model, request.prompt.len(), |progress| {
+    let answered = AnswerProgress::during(about.model, request.prompt.len(), |progress| {
         engine.answer(request, &mut |event| on_event(event, progress))
     });
     if let Some(error) = failed {

@@ -1,6 +1,6 @@
 //! The progress that an answer waits for, only on a terminal: weights that are being loaded, or a prompt that is being read.
 //!
-//! The answer itself is parked, so a separate thread checks the progress. After [`Progress::end`] it writes nothing more, so that the
+//! The answer itself is parked, so a separate thread checks the progress. After [`AnswerProgress::end`] it writes nothing more, so that the
 //! next writer has the line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A line about what an answer waits for.
-pub struct Progress<'m> {
+pub struct AnswerProgress<'m> {
     model: Option<&'m Model>,
     /// Until the line is no longer needed.
     line: Mutex<Option<Line>>,
@@ -34,20 +34,20 @@ struct Line {
     shown: bool,
 }
 
-impl Progress<'_> {
-    /// Runs `work`, and shows meanwhile what the answer to a prompt of `tokens` waits for. `work` calls [`end`](Progress::end) before it
+impl AnswerProgress<'_> {
+    /// Runs `work`, and shows meanwhile what the answer to a prompt of `tokens` waits for. `work` calls [`end`](AnswerProgress::end) before it
     /// writes.
     pub fn during<T>(
         model: Option<&Model>,
         tokens: usize,
-        work: impl FnOnce(&Progress<'_>) -> T,
+        work: impl FnOnce(&AnswerProgress<'_>) -> T,
     ) -> T {
         let loading = model.and_then(Model::loading);
         let loading = loading.map(|loading| Bar::going_on("loading", loading.done));
         let line = Line { loading, reading: Reading::of(model, tokens), shown: false };
         let line = say::is_terminal().then_some(line);
         let is_shown = line.is_some();
-        let progress = Progress { model, line: Mutex::new(line), ended: Condvar::new() };
+        let progress = AnswerProgress { model, line: Mutex::new(line), ended: Condvar::new() };
         thread::scope(|scope| {
             if is_shown {
                 // If no thread can be created, there is no line.

@@ -31,6 +31,12 @@ impl Place {
     pub fn range(&self) -> Range<usize> {
         self.first..self.first + self.slots
     }
+
+    /// Returns the one of `places`, which are in order, that a slot is in; none if it is between them.
+    pub fn of(slot: usize, places: &[Place]) -> Option<&Place> {
+        let place = places.get(places.partition_point(|place| place.range().end <= slot))?;
+        (place.first <= slot).then_some(place)
+    }
 }
 
 /// `M` stacks of matrices, each with `rows` rows. Slot `i` is token `i` of `x`; it is multiplied with the matrices of its place.
@@ -169,10 +175,7 @@ pub fn multiply_banks_and_pack<T: Threads, const M: usize, const B: usize>(
         unsafe { packing.compute(matrices.each_ref(), rows, slots, part, &join, scratch) };
     });
     for (bank, packing) in both() {
-        packing.end(threads, &|slot| {
-            let place = bank.places.partition_point(|place| place.range().end <= slot);
-            bank.places.get(place).is_some_and(|place| place.first <= slot)
-        });
+        packing.end(threads, &|slot| Place::of(slot, bank.places).is_some());
     }
 }
 

@@ -73,30 +73,46 @@ impl Extras<'_> {
     /// # Panics
     /// If they are not as long as the matrix has rows.
     pub fn add(&self, isa: Isa, t: usize, rows: Range<usize>, products: &mut [f32]) {
-        for LowRank { b, ax, rank, scale } in self.low_rank {
-            let ax = &ax[t * rank..][..*rank];
-            let b = b[rows.start * rank..rows.end * rank].chunks_exact(*rank);
-            for (product, b) in products.iter_mut().zip(b) {
-                *product += scale * vec::dot(isa, b, ax);
-            }
-            vec::infinite_to_nan(isa, products);
-        }
+        self.low_rank.iter().for_each(|one| one.add(isa, t, (rows.start, 1), products));
         if let Some(bias) = self.bias {
             vec::add_assign(isa, products, &bias[rows]);
         }
     }
 }
 
-/// Computes the products `[tokens, rank]` of `a` `[rank, columns]` with all tokens of a set, which has them as floats. Each is a separate sum,
-/// in the order of [`vec::dot`].
+impl LowRank<'_> {
+    /// Adds rows `first`, `first + step`, … of the correction to the products of token `t`.
+    ///
+    /// # Panics
+    /// If it has fewer rows.
+    pub fn add(&self, isa: Isa, t: usize, (first, step): (usize, usize), products: &mut [f32]) {
+        let LowRank { b, ax, rank, scale } = *self;
+        let ax = &ax[t * rank..][..rank];
+        let rows = b[first * rank..].chunks_exact(rank).step_by(step);
+        assert!(products.len() <= rows.len(), "a correction with fewer rows");
+        for (product, b) in products.iter_mut().zip(rows) {
+            *product += scale * vec::dot(isa, b, ax);
+        }
+        vec::infinite_to_nan(isa, products);
+    }
+}
+
+/// Computes the products `[tokens, rank]` of each token of a set, which has them as floats, with its `a(token)` `[rank, columns]`, if it has
+/// one. Each is a separate sum, in the order of [`vec::dot`].
 ///
 /// # Panics
 /// If the set has no floats, or a slice is too short.
-pub fn multiply_low_rank<T: Threads>(threads: &mut T, a: &[f32], x: &Activations, ax: &mut [f32]) {
+pub fn multiply_low_rank<'a, T: Threads>(
+    threads: &mut T,
+    rank: usize,
+    a: &(dyn Fn(usize) -> Option<&'a [f32]> + Sync),
+    x: &Activations,
+    ax: &mut [f32],
+) {
     assert!(x.formats().covers((WeightType::F32, Layout::Rows)), "tokens as floats");
-    let rank = a.len() / x.cols();
     let rows = [Rows::new(ax, rank)];
     each_row(threads, x.rows().all(), Cut::default(), rows, &|t, [ax], _| {
+        let Some(a) = a(t) else { return };
         let x_row = x.tokens_in(t..t + 1).float(0);
         for (out, a) in ax.iter_mut().zip(a.chunks_exact(x.cols())) {
             *out = vec::dot(x.isa(), a, x_row);

@@ -16,7 +16,7 @@ use alight_kernels::{Isa, vec};
 use super::Contribution;
 use crate::norm::Norm;
 use crate::parts::step::Step;
-use crate::tensors::{Finder, LayerFinder, LinearView, MatrixRef, WeightError};
+use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 
 /// Streams of a token. The first is the residual stream of other networks.
 const STREAMS: usize = 4;
@@ -33,38 +33,38 @@ pub(crate) fn row_len(hidden: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct AltUp {
     /// `[OTHERS][hidden, hidden]`
-    projections: MatrixRef,
+    projections: Linear,
     /// `[OTHERS][hidden, hidden]`
-    unembeddings: MatrixRef,
+    unembeddings: Linear,
 }
 
 impl AltUp {
     pub(crate) fn find(find: &Finder<'_, '_>, hidden: usize) -> Result<AltUp, WeightError> {
         let shape = [hidden, hidden, OTHERS];
         Ok(AltUp {
-            projections: find.matrices("altup_proj.weight", shape)?,
-            unembeddings: find.matrices("altup_unembd_proj.weight", shape)?,
+            projections: find.matrices("altup_proj.weight", shape)?.into(),
+            unembeddings: find.matrices("altup_unembd_proj.weight", shape)?.into(),
         })
     }
 
     pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
-        [&self.projections, &self.unembeddings]
+        [&self.projections.matrix, &self.unembeddings.matrix]
     }
 
     pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 2] {
-        [&mut self.projections, &mut self.unembeddings]
+        [&mut self.projections.matrix, &mut self.unembeddings.matrix]
     }
 
     /// Makes the other streams from the first.
     pub(crate) fn begin(&self, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
-        let formats = ActivationFormats::of([self.projections.kind()]);
+        let formats = ActivationFormats::of(self.projections.kinds());
         let b = &mut *step.buffers;
         let x = Rows::new(&mut b.x, hidden);
         step.compute.pack_rows(n, x, &mut b.acts, formats, &b.threads);
         for i in 0..OTHERS {
-            let matrix = LinearView::from(self.projections.part(i, step.store));
-            step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
+            let projection = self.projections.part(i, step.store);
+            step.compute.project(&projection, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];
             step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, y, streams], _| {
@@ -77,7 +77,7 @@ impl AltUp {
     /// Makes the first stream the mean of all.
     pub(crate) fn end(&self, step: &mut Step<'_>) {
         let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
-        let formats = ActivationFormats::of([self.unembeddings.kind()]);
+        let formats = ActivationFormats::of(self.unembeddings.kinds());
         let b = &mut *step.buffers;
         for i in 0..OTHERS {
             let rows = [Rows::new(&mut b.streams, row_len(hidden))];
@@ -85,8 +85,8 @@ impl AltUp {
             step.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [streams], _, put| {
                 put(&mut streams[i * hidden..][..hidden]);
             });
-            let matrix = LinearView::from(self.unembeddings.part(i, step.store));
-            step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
+            let projection = self.unembeddings.part(i, step.store);
+            step.compute.project(&projection, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];
             step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, y, streams], _| {
@@ -148,9 +148,9 @@ impl AltUpWeights {
         isa: Isa,
         x: &[f32],
         coefficients: &[f32],
-        room: &mut [f32],
+        work: &mut [f32],
     ) -> [f32; N] {
-        let normed = &mut room[..x.len()];
+        let normed = &mut work[..x.len()];
         self.router_norm.apply_to(isa, x, normed);
         let mut routed = self.router.chunks_exact(x.len()).map(|row| vec::dot(isa, row, normed));
         let routed: [f32; STREAMS] =
@@ -167,8 +167,8 @@ impl AltUpWeights {
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.streams, row_len(hidden))];
         step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, streams], scratch| {
-            let room = &mut scratch.row;
-            let mixed: [f32; STREAMS * STREAMS] = self.mixture(isa, x, &self.predict, room);
+            let work = &mut scratch.row;
+            let mixed: [f32; STREAMS * STREAMS] = self.mixture(isa, x, &self.predict, work);
             let (others, kept) = streams.split_at_mut(OTHERS * hidden);
             kept.copy_from_slice(x);
             // Element by element over all streams, since each depends on all.

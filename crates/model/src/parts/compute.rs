@@ -7,15 +7,15 @@ use alight_kernels::Isa;
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, RowCounts};
 use alight_kernels::parallel::{
-    self, ColumnsFn, Cost, Cut, Extras, JoinFn, LowRank, PackFn, Packing, Product, RowFn, Rows,
-    Scratch as KernelScratch, Threads,
+    self, ColumnsFn, Cost, Cut, Extras, JoinFn, LowRank, PackFn, Packing, Place, Product, RowFn,
+    Rows, Scratch as KernelScratch, Threads,
 };
 
 use super::batch::Batch;
 use super::buffers::Scratch;
 use crate::cache::Cache;
 use crate::cancel::Cancel;
-use crate::tensors::{Adapter, LinearView};
+use crate::tensors::{AdapterPart, LinearView, Projection};
 use crate::threads::{PerThread, Pool};
 
 /// The kernels' SIMD level, and the threads that they run on.
@@ -209,6 +209,29 @@ impl<'m> Compute<'m> {
     ) {
         self.multiply([[w]], [[out]], acts, threads, None);
     }
+
+    /// Returns for each adapter of the projections that the slots of places go through the products `[slots, rank]` of its first factor with
+    /// the packed activations. Nothing is allocated if there are no adapters.
+    pub(crate) fn slot_corrections<'l>(
+        &self,
+        projection: &(dyn Fn(usize) -> Projection<'l> + Sync),
+        (acts, places): (&Activations, &[Place]),
+        threads: &PerThread<Scratch>,
+    ) -> Vec<Vec<f32>> {
+        let Some(first) = places.first() else { return Vec::new() };
+        let adapters = projection(first.matrix).linear.adapters.iter();
+        let products = adapters.map(|adapter| {
+            let mut ax = vec![0.0; acts.rows().all() * adapter.rank];
+            let a = |slot| {
+                let Projection { linear, index, .. } = projection(Place::of(slot, places)?.matrix);
+                Some(adapter.part(linear, index).a)
+            };
+            let threads = &mut self.threads(threads);
+            parallel::multiply_low_rank(threads, adapter.rank, &a, acts, &mut ax);
+            ax
+        });
+        products.collect()
+    }
 }
 
 /// Returns the products `[tokens, rank]` of the first factors of all adapters of some projections with the packed activations, in order.
@@ -218,10 +241,11 @@ fn corrections<'l>(
     acts: &Activations,
     threads: &mut PoolThreads<'_>,
 ) -> Vec<Vec<f32>> {
-    let adapters = linears.flat_map(|linear| linear.adapters);
+    let adapters = linears.flat_map(LinearView::adapters);
     let products = adapters.map(|adapter| {
         let mut ax = vec![0.0; acts.rows().all() * adapter.rank];
-        parallel::multiply_low_rank(threads, &adapter.a, acts, &mut ax);
+        let a = |_| Some(adapter.a);
+        parallel::multiply_low_rank(threads, adapter.rank, &a, acts, &mut ax);
         ax
     });
     products.collect()
@@ -236,9 +260,7 @@ fn low_rank<'l>(
         return Vec::new();
     }
     let mut corrections = corrections.iter();
-    let mut of = |adapter: &'l Adapter| {
-        let ax = corrections.next().expect("one for each adapter");
-        LowRank { b: &adapter.b, ax, rank: adapter.rank, scale: adapter.scale }
-    };
-    linears.map(|linear| linear.adapters.iter().map(&mut of).collect()).collect()
+    let mut of =
+        |adapter: AdapterPart<'l>| adapter.with(corrections.next().expect("one for each adapter"));
+    linears.map(|linear| linear.adapters().map(&mut of).collect()).collect()
 }

@@ -14,7 +14,7 @@ use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::{Order, Step};
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// A dense part and a mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,14 +93,6 @@ impl Part for DenseAndExperts {
 
     fn linears_mut(&mut self) -> Vec<&mut Linear> {
         self.dense.linears_mut().into_iter().chain(self.experts.linears_mut()).collect()
-    }
-
-    fn matrices(&self) -> Vec<&MatrixRef> {
-        self.dense.matrices().into_iter().chain(self.experts.matrices()).collect()
-    }
-
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        self.dense.matrices_mut().into_iter().chain(self.experts.matrices_mut()).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {

@@ -19,7 +19,7 @@
 //! how the prompt was split, or the contents of the cache would change answers.
 
 use alight_kernels::attention::{AttentionParams, KvShape, KvType, tile_tokens};
-use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
+use alight_kernels::matmul::{ActivationFormats, Activations, RowCounts};
 use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
@@ -32,7 +32,7 @@ use crate::parts::buffers::WorkSize;
 use crate::parts::step::{QueryHeads, Step};
 use crate::parts::{Attended, MixerSpec, Part, PartSpec};
 use crate::positions::POSITIONS;
-use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, Projection, WeightError};
 
 /// Approximate number of products that a thread adds per nanosecond, if rows of weights are dequantised first.
 const PRODUCTS_PER_NS: usize = 2;
@@ -239,9 +239,9 @@ enum Queries {
 #[derive(Debug)]
 enum Heads {
     /// `[heads][rank, unrotated]` for keys, which is their transpose, and `[heads][value_dim, rank]` for values.
-    Apart { keys: MatrixRef, values: MatrixRef },
+    Apart { keys: Linear, values: Linear },
     /// `[heads][unrotated + value_dim, rank]`, as in files before April 2025.
-    Together(MatrixRef),
+    Together(Linear),
 }
 
 impl LatentAttention {
@@ -263,13 +263,14 @@ impl LatentAttention {
         let together = "attn_kv_b";
         let heads_of = if find.has(together) && !find.has("attn_k_b") {
             let rows = unrotated + value_dim;
-            Heads::Together(find.parts_of_rows(together, [rank, rows], [unrotated, heads])?)
+            let matrix = find.parts_of_rows(together, [rank, rows], [unrotated, heads])?;
+            Heads::Together(Linear::from(matrix))
         } else {
             // Some files contain both forms.
             find.ignore(&format!("{together}.weight"));
             Heads::Apart {
-                keys: find.experts("attn_k_b", [unrotated, rank, heads], 1, heads)?,
-                values: find.experts("attn_v_b", [rank, value_dim, heads], 1, heads)?,
+                keys: find.experts("attn_k_b", [unrotated, rank, heads], 1, heads)?.into(),
+                values: find.experts("attn_v_b", [rank, value_dim, heads], 1, heads)?.into(),
             }
         };
         Ok(LatentAttention {
@@ -347,11 +348,10 @@ impl LatentAttention {
         let n = step.rows().all();
         let slot_of = match &self.heads {
             Heads::Apart { keys, .. } => {
-                let store = step.store;
-                let matrix = |head| keys.part(head, store);
                 let queries = std::mem::take(&mut step.buffers.mixed);
                 let shape = [heads, unrotated, rank];
-                let slots = multiply_heads(step, (&queries, key_dim), keys, matrix, shape);
+                let one = |head| keys.projection(head);
+                let slots = multiply_heads(step, (&queries, key_dim), keys, &one, shape);
                 step.buffers.mixed = queries;
                 slots
             }
@@ -372,7 +372,7 @@ impl LatentAttention {
 
     /// Multiplies each head's query with the transpose of its key projection: the sum of its rows, each times an element of the
     /// query. Returns the slots of the products.
-    fn multiply_transposed(&self, both: &MatrixRef, step: &mut Step<'_>) -> HeadSlots {
+    fn multiply_transposed(&self, both: &Linear, step: &mut Step<'_>) -> HeadSlots {
         let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
         let (isa, n, store) = (step.compute.isa, step.rows().all(), step.store);
@@ -383,7 +383,7 @@ impl LatentAttention {
         let threads = &mut step.compute.threads(&b.threads);
         let cost = heads * unrotated * rank * (n + 1) / PRODUCTS_PER_NS;
         parallel::cut_rows(threads, heads, cut, cost, rows, &|head, [out], scratch| {
-            let matrix = both.part(head, store);
+            let matrix = both.projection(head).matrix(store);
             out.fill(0.0);
             let row = &mut scratch.row[..rank];
             for i in 0..unrotated {
@@ -391,6 +391,12 @@ impl LatentAttention {
                 for (token, out) in out.chunks_exact_mut(rank).enumerate() {
                     let query = &queries[(token * heads + head) * spec.key_dim()..];
                     vec::add_times(isa, out, row, query[i]);
+                }
+            }
+            for adapter in both.adapters.iter().map(|adapter| adapter.part(both, head)) {
+                for (token, out) in out.chunks_exact_mut(rank).enumerate() {
+                    let query = &queries[(token * heads + head) * spec.key_dim()..][..unrotated];
+                    adapter.add_transposed(isa, query, out);
                 }
             }
         });
@@ -401,14 +407,13 @@ impl LatentAttention {
     fn make_values(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let LatentAttentionSpec { heads, rank, unrotated, value_dim, .. } = *spec;
-        let store = step.store;
         let (of, first) = match &self.heads {
             Heads::Apart { values, .. } => (values, 0),
             Heads::Together(both) => (both, unrotated),
         };
-        let matrix = |head| of.part(head, store).rows_in(first..first + value_dim);
+        let one = |head| of.projection(head).some_rows(first, value_dim);
         let sums = std::mem::take(&mut step.buffers.heads_out);
-        let slot_of = multiply_heads(step, (&sums, rank), of, matrix, [heads, rank, value_dim]);
+        let slot_of = multiply_heads(step, (&sums, rank), of, &one, [heads, rank, value_dim]);
         step.buffers.heads_out = sums;
         let n = step.rows().all();
         let b = &mut *step.buffers;
@@ -429,6 +434,10 @@ impl Part for LatentAttention {
             Queries::Plain(q) => vec![q, &self.rows],
             Queries::Normed(parts) => vec![&parts.0, &self.rows, &parts.2],
         };
+        match &self.heads {
+            Heads::Apart { keys, values } => all.extend([keys, values]),
+            Heads::Together(both) => all.push(both),
+        }
         all.push(&self.o);
         all
     }
@@ -438,34 +447,11 @@ impl Part for LatentAttention {
             Queries::Plain(q) => vec![q, &mut self.rows],
             Queries::Normed(parts) => vec![&mut parts.0, &mut self.rows, &mut parts.2],
         };
-        all.push(&mut self.o);
-        all
-    }
-
-    fn matrices(&self) -> Vec<&MatrixRef> {
-        let mut all: Vec<_> = self.linears().into_iter().map(|linear| &linear.matrix).collect();
-        let at = all.len() - 1;
-        let heads = match &self.heads {
-            Heads::Apart { keys, values } => vec![keys, values],
-            Heads::Together(both) => vec![both],
-        };
-        all.splice(at..at, heads);
-        all
-    }
-
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let mut all = match &mut self.queries {
-            Queries::Plain(q) => vec![&mut q.matrix, &mut self.rows.matrix],
-            Queries::Normed(parts) => {
-                let (a, _, b) = &mut **parts;
-                vec![&mut a.matrix, &mut self.rows.matrix, &mut b.matrix]
-            }
-        };
         match &mut self.heads {
             Heads::Apart { keys, values } => all.extend([keys, values]),
             Heads::Together(both) => all.push(both),
         }
-        all.push(&mut self.o.matrix);
+        all.push(&mut self.o);
         all
     }
 
@@ -527,17 +513,18 @@ impl HeadSlots {
     }
 }
 
-/// Multiplies each head's part of every row with the head's matrix: `input` `[rows, heads, distance]`, of which the first `cols`
-/// elements are used, into slots of `rows` elements. Returns the slots.
-fn multiply_heads<'m>(
+/// Multiplies each head's part of every row with the head's projection, of those of `of`: `input` `[rows, heads, distance]`, of which the first
+/// `cols` elements are used, into slots of `rows` elements. Returns the slots.
+fn multiply_heads<'l>(
     step: &mut Step<'_>,
     (input, distance): (&[f32], usize),
-    of: &MatrixRef,
-    matrix: impl Fn(usize) -> Matrix<'m> + Sync,
+    of: &Linear,
+    projection: &(dyn Fn(usize) -> Projection<'l> + Sync),
     [heads, cols, rows]: [usize; 3],
 ) -> HeadSlots {
-    let (isa, counts) = (step.compute.isa, step.rows());
-    let (n, formats) = (counts.all(), ActivationFormats::of([of.kind()]));
+    let (compute, store, counts) = (step.compute, step.store, step.rows());
+    let isa = compute.isa;
+    let (n, formats) = (counts.all(), ActivationFormats::of(of.kinds()));
     let bits8 = counts.bits8.next_multiple_of(formats.block(isa));
     let slot_of = HeadSlots { heads, bits16: counts.bits16, bits8 };
     let b = &mut *step.buffers;
@@ -550,7 +537,7 @@ fn multiply_heads<'m>(
             slots: tokens.len(),
         }));
     }
-    let threads = &mut step.compute.threads(&b.threads);
+    let threads = &mut compute.threads(&b.threads);
     let slots = RowCounts { bits16: heads * counts.bits16, bits8: heads * bits8 };
     let into = (&mut *packed, formats);
     parallel::pack(threads, isa, (slots, cols), [], into, &|slot, [], _, put| {
@@ -559,10 +546,13 @@ fn multiply_heads<'m>(
             put(&input[(token * heads + head) * distance..][..cols]);
         }
     });
-    let one = |head| [matrix(head)];
+    let corrections = compute.slot_corrections(projection, (packed, places), &b.threads);
+    let one = |head| [projection(head).matrix(store)];
     let bank = Bank::new(rows, &one, packed, places);
     let output = [Rows::new(out, rows)];
-    parallel::multiply_banks(threads, [bank], output, &|_, _, _, _, _| {});
+    parallel::multiply_banks(threads, [bank], output, &|_, slot, head, rows, products| {
+        projection(head).correct(isa, slot, rows.start, &corrections, products);
+    });
     slot_of
 }
 

@@ -12,7 +12,7 @@ use super::experts::{Experts, ExpertsSpec};
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
-use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// A mixture of experts on a shorter row.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,18 +90,6 @@ impl Part for LatentExperts {
         let shared = self.shared.iter_mut().flat_map(|shared| shared.linears_mut());
         let all = [&mut self.down].into_iter().chain(shared).chain(self.experts.linears_mut());
         all.chain([&mut self.up]).collect()
-    }
-
-    fn matrices(&self) -> Vec<&MatrixRef> {
-        let shared = self.shared.iter().flat_map(|shared| shared.matrices());
-        let all = [&self.down.matrix].into_iter().chain(shared).chain(self.experts.matrices());
-        all.chain([&self.up.matrix]).collect()
-    }
-
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let shared = self.shared.iter_mut().flat_map(|shared| shared.matrices_mut());
-        let all = [&mut self.down.matrix].into_iter().chain(shared);
-        all.chain(self.experts.matrices_mut()).chain([&mut self.up.matrix]).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {

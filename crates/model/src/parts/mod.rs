@@ -122,20 +122,20 @@ impl Contribution<'_> {
 
 /// A part of a layer, ready to compute: its description and its tensors.
 pub(crate) trait Part: Debug + Send + Sync {
-    /// Returns its projections of rows, in the order of use.
+    /// Returns its projections, in the order of use: all that its products are computed with.
     fn linears(&self) -> Vec<&Linear>;
 
     /// Returns the same for modification.
     fn linears_mut(&mut self) -> Vec<&mut Linear>;
 
-    /// Returns all of its matrices, in the order of use: those of its projections, and those multiplied in another way.
+    /// Returns the matrices of its projections, in the order of use.
     fn matrices(&self) -> Vec<&MatrixRef> {
-        self.linears().into_iter().map(|linear| &linear.matrix).collect()
+        self.linears().into_iter().flat_map(Linear::matrices).collect()
     }
 
     /// Returns the same for modification.
     fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        self.linears_mut().into_iter().map(|linear| &mut linear.matrix).collect()
+        self.linears_mut().into_iter().flat_map(Linear::matrices_mut).collect()
     }
 
     /// Returns the formats of activations in which its input is packed.

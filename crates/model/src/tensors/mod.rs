@@ -8,5 +8,5 @@ mod matrix;
 
 pub use self::error::WeightError;
 pub(crate) use self::find::{Finder, LayerFinder};
-pub(crate) use self::linear::{Adapter, Linear, LinearView};
+pub(crate) use self::linear::{AdapterPart, Linear, LinearView, Projection};
 pub(crate) use self::matrix::MatrixRef;

@@ -254,6 +254,13 @@ impl Spec {
         }
     }
 
+    /// The same with Ollama's names, and rows of gate and up that alternate in one tensor.
+    pub fn gptoss() -> Spec {
+        let spec = Spec::gpt_oss();
+        let moe = spec.moe.map(|moe| Moe { fused: true, ..moe });
+        Spec { arch: "gptoss", moe, seed: 71, ..spec }
+    }
+
     /// Chunks shorter than a prompt, and every fourth layer without rotation.
     pub fn llama4() -> Spec {
         let moe = Moe {
@@ -450,6 +457,11 @@ impl Spec {
         self.arch.starts_with("gemma")
     }
 
+    /// True for either name of gpt-oss.
+    pub fn is_gpt_oss(&self) -> bool {
+        ["gpt-oss", "gptoss"].contains(&self.arch)
+    }
+
     /// True if queries and keys are normed.
     pub fn norms_qk(&self) -> bool {
         ["qwen3", "qwen35", "gemma3", "gemma3n", "qwen3moe", "lfm2"].contains(&self.arch)
@@ -487,8 +499,12 @@ impl Spec {
         }
         if moe.biases {
             all.push(("ffn_gate_inp.bias", vec![x]));
-            all.push(("ffn_gate_exps.bias", vec![f, x]));
-            all.push(("ffn_up_exps.bias", vec![f, x]));
+            if moe.fused {
+                all.push(("ffn_gate_up_exps.bias", vec![2 * f, x]));
+            } else {
+                all.push(("ffn_gate_exps.bias", vec![f, x]));
+                all.push(("ffn_up_exps.bias", vec![f, x]));
+            }
             all.push(("ffn_down_exps.bias", vec![e, x]));
         }
         if moe.shared > 0 {
@@ -546,7 +562,7 @@ impl Spec {
                 continue;
             }
             add(&format!("{}.weight", self.second_norm()), &[self.embd]);
-            if self.arch == "gpt-oss" {
+            if self.is_gpt_oss() {
                 add("attn_sinks.weight", &[self.heads]);
             }
             self.feed_forward(l, &mut add);
@@ -579,6 +595,13 @@ impl Spec {
             }
         }
         self.outside_of_layers(&mut all);
+        if self.arch == "gptoss" {
+            for (name, _) in &mut all {
+                *name = name
+                    .replace("attn_output", "attn_out")
+                    .replace("attn_sinks.weight", "attn_sinks");
+            }
+        }
         all
     }
 

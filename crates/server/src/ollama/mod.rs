@@ -186,7 +186,8 @@ impl Lines {
                 Delta::Thinking(text) => thinking.push_str(&text),
                 Delta::Call(call) => {
                     let function = json!({"name": call.name, "arguments": input(&call)});
-                    calls.push(json!({"id": ids::id("call_"), "function": function}));
+                    let id = call.id.unwrap_or_else(|| ids::id("call_"));
+                    calls.push(json!({"id": id, "function": function}));
                 }
                 // Joining leaves none.
                 Delta::Arguments(_) => {}

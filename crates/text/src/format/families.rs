@@ -62,6 +62,7 @@ const BASE: Notation = Notation {
     header: None,
     thinking: &[THINK],
     thinking_anywhere: false,
+    end: "",
     answer: &[],
     calls: NO_CALLS,
     ordered_results: false,
@@ -405,6 +406,7 @@ const KIMI: Notation = Notation {
 
 const KIMI_K3: Notation = Notation {
     thinking: &[pair("<|open|>think<|sep|>", "<|close|>think<|sep|>")],
+    end: "<|close|>message<|sep|>",
     answer: &[
         pair("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
         pair("<|close|>message<|sep|>", ""),

@@ -146,6 +146,8 @@ pub struct Notation {
     pub thinking: &'static [Pair],
     /// True if thinking may also begin after answer text.
     pub thinking_anywhere: bool,
+    /// The mark after an answer and its calls; empty if there is none.
+    pub end: &'static str,
     /// Marks around the answer, which are not part of it.
     pub answer: &'static [Pair],
     /// How calls are written.

@@ -34,7 +34,7 @@ impl Experts {
     /// its neighbours. Returns true if some of it may be missing.
     fn ask_ahead(&self, expert: usize, store: &Store) -> bool {
         let spec = &self.spec;
-        let matrices = self.gate_up.matrices().chain([&self.down]);
+        let matrices = self.gate_up.linears().chain([&self.down]).flat_map(Linear::matrices);
         let asked = matrices
             .filter(|matrix| matrix.fits_slots())
             .map(|matrix| matrix.ask_ahead(expert, spec.routing.experts, store));
@@ -50,7 +50,7 @@ impl Experts {
     pub(super) fn look_ahead(&self, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
         let spec = &self.spec;
         let Some((layer, next)) = step.next_experts else { return };
-        let Storage::Slots(place) = next.down.storage() else { return };
+        let Storage::Slots(place) = next.down.matrix.storage() else { return };
         let rows = step.rows().all();
         let kinds = |layer: &Experts| {
             ActivationFormats::of(layer.routing_linears().flat_map(Linear::kinds))

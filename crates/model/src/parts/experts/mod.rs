@@ -32,7 +32,7 @@ use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::store::Chosen;
-use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// A mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,9 +175,7 @@ pub(crate) struct Experts {
     selection_bias: Option<Vec<f32>>,
     gate_up: GateUp,
     /// `[experts][width, intermediate]`
-    down: MatrixRef,
-    /// `[experts][1, width]`
-    down_bias: Option<MatrixRef>,
+    down: Linear,
     shared: Option<SharedWeights>,
 }
 
@@ -202,13 +200,14 @@ impl Experts {
         find.not_one_by_one()?;
         let shared = spec.shared.as_ref();
         let shared = shared.map(|shared| SharedWeights::find(find, shared, spec.gated, hidden));
+        let down = find.experts("ffn_down_exps", [inner, width, experts], 1, used)?;
+        let down_biases = find.experts_bias("ffn_down_exps", width, experts, used)?;
         Ok(Experts {
             spec: spec.clone(),
             router: find.router("ffn_gate_inp", hidden, experts)?,
             selection_bias: find.bias("exp_probs_b", experts)?,
             gate_up: GateUp::find(find, spec, width)?,
-            down: find.experts("ffn_down_exps", [inner, width, experts], 1, used)?,
-            down_bias: find.experts_bias("ffn_down_exps", width, experts, used)?,
+            down: Linear::from(down).with_biases(down_biases),
             shared: shared.transpose()?,
         })
     }
@@ -230,7 +229,7 @@ impl Experts {
 
     /// Returns the formats of the input of their second matrices.
     fn down_formats(&self) -> ActivationFormats {
-        ActivationFormats::of_parts([self.down.kind()])
+        ActivationFormats::of_parts(self.down.kinds())
     }
 
     /// Computes the experts that [`Experts::route`] has chosen on the step's packed input, into `y`.
@@ -240,8 +239,8 @@ impl Experts {
         let _first = store.asks_ahead().then(|| self.ask_for_chosen(step));
         let places = &step.buffers.experts.places;
         let numbers = places.iter().map(|place| place.matrix);
-        let mut chosen = store.choose(self.down.storage(), numbers.clone());
-        store.recorder().add(self.down.first_byte(), numbers, chosen.found());
+        let mut chosen = store.choose(self.down.matrix.storage(), numbers.clone());
+        store.recorder().add(self.down.matrix.first_byte(), numbers, chosen.found());
         step.buffers.experts.begin_waves(&chosen);
         self.look_ahead(step, &mut chosen);
         if chosen.all_here() {
@@ -320,45 +319,28 @@ impl Experts {
 
 impl Part for Experts {
     fn linears(&self) -> Vec<&Linear> {
-        self.routing_linears().collect()
+        let shared = self.shared.iter();
+        let inputs = shared.clone().flat_map(SharedWeights::inputs);
+        let all = self.routing_linears().chain(self.gate_up.linears()).chain(inputs);
+        all.chain([&self.down]).chain(shared.map(|shared| &shared.down)).collect()
     }
 
     fn linears_mut(&mut self) -> Vec<&mut Linear> {
-        let gate = self.shared.iter_mut().flat_map(|shared| &mut shared.gate_of_output);
-        [&mut self.router].into_iter().chain(gate).collect()
-    }
-
-    fn matrices(&self) -> Vec<&MatrixRef> {
-        let mut all: Vec<_> = self.routing_linears().map(|linear| &linear.matrix).collect();
-        let shared = self.shared.as_ref();
-        all.extend(self.gate_up.matrices());
-        all.extend(shared.into_iter().flat_map(SharedWeights::inputs));
-        all.push(&self.down);
-        all.extend(shared.map(|shared| &shared.down));
-        all.extend(&self.down_bias);
-        all
-    }
-
-    fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let mut all = vec![&mut self.router.matrix];
-        let mut ends = Vec::new();
-        all.extend(self.gate_up.matrices_mut());
+        let (mut all, mut last) = (vec![&mut self.router], vec![&mut self.down]);
+        let mut inputs = Vec::new();
         if let Some(shared) = &mut self.shared {
-            all.extend(shared.gate_of_output.as_mut().map(|gate| &mut gate.matrix));
-            all.extend(shared.gate.iter_mut().chain([&mut shared.up]));
-            ends.push(&mut shared.down);
+            all.extend(&mut shared.gate_of_output);
+            inputs.extend(shared.gate.iter_mut().chain([&mut shared.up]));
+            last.push(&mut shared.down);
         }
-        all.push(&mut self.down);
-        all.append(&mut ends);
-        all.extend(&mut self.down_bias);
-        all
+        all.into_iter().chain(self.gate_up.linears_mut()).chain(inputs).chain(last).collect()
     }
 
     /// Returns the formats of the input of all, where the router and the experts have the same input.
     fn input_formats(&self) -> ActivationFormats {
-        let shared = self.shared.iter().flat_map(SharedWeights::inputs).map(MatrixRef::kind);
-        let routing = self.routing_linears().flat_map(Linear::kinds);
-        ActivationFormats::of(routing.chain(shared)).and(self.routed_formats())
+        let shared = self.shared.iter().flat_map(SharedWeights::inputs);
+        let all = self.routing_linears().chain(shared).flat_map(Linear::kinds);
+        ActivationFormats::of(all).and(self.routed_formats())
     }
 
     fn experts(&self) -> Option<&Experts> {

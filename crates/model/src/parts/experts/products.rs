@@ -10,6 +10,7 @@ use super::Experts;
 use super::buffers::weight_of;
 use crate::parts::step::Step;
 use crate::store::Chosen;
+use crate::tensors::Projection;
 
 impl Experts {
     /// Returns the places of the shared network: all tokens, in the order of the batch.
@@ -42,99 +43,124 @@ impl Experts {
         first: bool,
         join: &(dyn Fn([&mut [f32]; M]) + Sync),
     ) {
-        let spec = &self.spec;
-        let (isa, store, width) = (step.compute.isa, step.store, spec.intermediate_size);
+        let (spec, compute) = (&self.spec, step.compute);
+        let (isa, store, width) = (compute.isa, step.store, spec.intermediate_size);
         let all = self.shared_places(step.rows());
         let b = &mut *step.buffers;
         let e = &mut b.experts;
-        let one = |expert| std::array::from_fn(|i| self.gate_up.view(expert, i, chosen));
+        let corrections = std::array::from_fn::<_, M, _>(|i| {
+            let projection = |expert| self.gate_up.projection(expert, i);
+            compute.slot_corrections(&projection, (&e.packed, &e.wave), &b.threads)
+        });
+        let one =
+            |expert| std::array::from_fn(|i| self.gate_up.projection(expert, i).chosen(chosen));
         let to = (&mut e.activated, self.down_formats());
         let experts = (
             Bank::new(width, &one, &e.packed, &e.wave),
             Packing::new(&e.packed, width, to, &mut e.gate),
         );
         let shared = spec.shared.as_ref().zip(self.shared.as_ref()).filter(|_| first);
-        let matrices = |_| {
-            let (_, weights) = shared.expect("it has places");
-            let mut matrices = weights.inputs();
-            std::array::from_fn(|_| matrices.next().expect("as experts have").view(store))
-        };
+        let linears = shared.map(|(_, weights)| {
+            let mut linears = weights.inputs();
+            std::array::from_fn::<_, M, _>(|_| linears.next().expect("as experts have"))
+        });
+        let of_shared = |i: usize| linears.expect("it has places")[i].projection(0);
+        let shared_corrections = std::array::from_fn::<_, M, _>(|i| match linears {
+            Some(_) => compute.slot_corrections(&|_| of_shared(i), (&b.acts, &all), &b.threads),
+            None => Vec::new(),
+        });
+        let matrices = |_| std::array::from_fn(|i| of_shared(i).matrix(store));
         let shared = shared.map(|(spec, weights)| {
             let width = spec.intermediate_size;
-            let to = (&mut b.activated, ActivationFormats::of([weights.down.kind()]));
+            let to = (&mut b.activated, ActivationFormats::of(weights.down.kinds()));
             let bank = Bank::new(width, &matrices, &b.acts, &all);
             (bank, Packing::new(&b.acts, width, to, &mut b.gate))
         });
-        let threads = &mut step.compute.threads(&b.threads);
+        let threads = &mut compute.threads(&b.threads);
         let (weights, token_of) = (&e.chosen, &e.token_of);
-        let join = |bank: usize,
-                    place: &Place,
-                    rows: Range<usize>,
-                    mut products: [&mut [f32]; M]| {
-            if bank == 0 {
-                let expert = place.matrix;
+        let join =
+            |bank: usize, place: &Place, rows: Range<usize>, mut products: [&mut [f32]; M]| {
+                let weighs = spec.weighs_input && bank == 0;
                 for (i, products) in products.iter_mut().enumerate() {
+                    let (projection, ax) = match bank {
+                        0 => (self.gate_up.projection(place.matrix, i), &corrections[i]),
+                        _ => (of_shared(i), &shared_corrections[i]),
+                    };
+                    if projection.is_plain() && !weighs {
+                        continue;
+                    }
                     for (slot, products) in place.range().zip(products.chunks_exact_mut(rows.len()))
                     {
-                        if spec.weighs_input {
+                        projection.correct(isa, slot, rows.start, ax, products);
+                        if weighs {
                             // The products are weighted instead of the input, in which they are linear.
-                            let weight = weight_of(&spec.routing, weights, token_of[slot], expert);
+                            let routing = &spec.routing;
+                            let weight = weight_of(routing, weights, token_of[slot], place.matrix);
                             vec::scale(isa, products, weight);
                         }
-                        self.gate_up.add_bias(expert, i, store, rows.start, products);
+                        projection.add_bias(store, rows.start, products);
                     }
                 }
-            }
-            join(products);
-        };
+                join(products);
+            };
         parallel::multiply_banks_and_pack(threads, [Some(experts), shared], &join);
+    }
+
+    /// Returns the last projection of the shared network, if there is one, for every place.
+    fn shared_down(&self) -> Option<Projection<'_>> {
+        self.shared.as_ref().map(|shared| shared.down.projection(0))
     }
 
     /// Computes the outputs of all slots and of the shared network, and their sums.
     pub(super) fn down(&self, step: &mut Step<'_>, chosen: &Chosen<'_>) {
-        let spec = &self.spec;
-        let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
+        let (spec, compute) = (&self.spec, step.compute);
+        let (isa, store, width) = (compute.isa, step.store, self.down.rows());
         let rows = step.rows();
         let all = self.shared_places(rows);
         let b = &mut *step.buffers;
         let e = &b.experts;
-        let one = |expert| [self.down.chosen(expert, chosen)];
-        let places = if self.shared.is_some() { &all[..] } else { &all[..0] };
-        let shared = |_| match &self.shared {
-            Some(shared) => [shared.down.view(store)],
-            None => one(0),
-        };
+        let of_experts = |expert| self.down.projection(expert);
+        let of_shared = self.shared_down();
+        let places = if of_shared.is_some() { &all[..] } else { &all[..0] };
+        let of_shared = |_| of_shared.unwrap_or_else(|| of_experts(0));
+        let corrections = [
+            compute.slot_corrections(&of_experts, (&e.activated, &e.places), &b.threads),
+            compute.slot_corrections(&of_shared, (&b.activated, places), &b.threads),
+        ];
+        let one = |expert| [of_experts(expert).chosen(chosen)];
+        let shared = |place| [of_shared(place).matrix(store)];
         let banks = [
             Bank::new(width, &one, &e.activated, &e.places),
             Bank::new(width, &shared, &b.activated, places),
         ];
-        let bias = self.down_bias.as_ref();
-        let then = |bank: usize, _: usize, expert, rows: Range<usize>, products: &mut [f32]| {
-            if let (0, Some(bias)) = (bank, bias) {
-                bias.part(expert, store).add_float_row(0, (rows.start, 1), products);
-            }
+        let then = |bank: usize, slot: usize, place, rows: Range<usize>, products: &mut [f32]| {
+            let projection = if bank == 0 { of_experts(place) } else { of_shared(place) };
+            projection.correct(isa, slot, rows.start, &corrections[bank], products);
+            projection.add_bias(store, rows.start, products);
         };
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());
         let terms = (&e.terms[..rows.all() * per_token], per_token);
-        let threads = &mut step.compute.threads(&b.threads);
+        let threads = &mut compute.threads(&b.threads);
         let out = Rows::new(&mut b.y, width);
         parallel::multiply_and_sum(threads, isa, banks, &then, terms, out);
     }
 
     /// Computes the outputs of the wave's slots, which are kept until they are summed.
     pub(super) fn down_apart(&self, step: &mut Step<'_>, chosen: &Chosen<'_>) {
-        let (store, width) = (step.store, self.down.rows());
+        let (compute, store, width) = (step.compute, step.store, self.down.rows());
         let b = &mut *step.buffers;
         let e = &mut b.experts;
         let Some(products) = &mut e.apart else { return };
-        let one = |expert| [self.down.chosen(expert, chosen)];
+        let projection = |expert| self.down.projection(expert);
+        let slots = (&e.activated, &e.wave[..]);
+        let corrections = compute.slot_corrections(&projection, slots, &b.threads);
+        let one = |expert| [projection(expert).chosen(chosen)];
         let banks = [Bank::new(width, &one, &e.activated, &e.wave)];
-        let bias = self.down_bias.as_ref();
-        let threads = &mut step.compute.threads(&b.threads);
-        let then = |_: usize, _: usize, expert, rows: Range<usize>, row: &mut [f32]| {
-            if let Some(bias) = bias {
-                bias.part(expert, store).add_float_row(0, (rows.start, 1), row);
-            }
+        let threads = &mut compute.threads(&b.threads);
+        let then = |_: usize, slot, expert, rows: Range<usize>, products: &mut [f32]| {
+            let projection = projection(expert);
+            projection.correct(compute.isa, slot, rows.start, &corrections, products);
+            projection.add_bias(store, rows.start, products);
         };
         parallel::multiply_banks(threads, banks, [Rows::new(products, width)], &then);
     }
@@ -142,19 +168,25 @@ impl Experts {
     /// Computes the output of the shared network, if there is one, and the sums of it and of the outputs that
     /// [`Experts::down_apart`] has kept for `slots` slots.
     pub(super) fn shared_and_sum(&self, step: &mut Step<'_>, slots: usize) {
-        let spec = &self.spec;
-        let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
+        let (spec, compute) = (&self.spec, step.compute);
+        let (isa, store, width) = (compute.isa, step.store, self.down.rows());
         let rows = step.rows();
         let places = self.shared_places(rows);
         let b = &mut *step.buffers;
         let e = &mut b.experts;
         let Some(products) = &mut e.apart else { return };
-        let threads = &mut step.compute.threads(&b.threads);
-        if let Some(shared) = &self.shared {
-            let one = |_| [shared.down.view(store)];
+        let threads = &mut compute.threads(&b.threads);
+        if let Some(projection) = self.shared_down() {
+            let tokens = (&b.activated, &places[..]);
+            let corrections = compute.slot_corrections(&|_| projection, tokens, &b.threads);
+            let one = |_| [projection.matrix(store)];
             let banks = [Bank::new(width, &one, &b.activated, &places)];
             let output = [Rows::starting_at(products, width, slots)];
-            parallel::multiply_banks(threads, banks, output, &|_, _, _, _, _| {});
+            let then = |_: usize, token, _: usize, rows: Range<usize>, products: &mut [f32]| {
+                projection.correct(isa, token, rows.start, &corrections, products);
+                projection.add_bias(store, rows.start, products);
+            };
+            parallel::multiply_banks(threads, banks, output, &then);
         }
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());
         let terms = (&e.terms[..rows.all() * per_token], per_token);

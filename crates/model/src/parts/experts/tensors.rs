@@ -1,27 +1,25 @@
 //! The tensors of experts, and of the shared network.
 
-use alight_kernels::matmul::Matrix;
 use alight_kernels::{Layout, WeightType};
 
 use super::{ExpertsSpec, SharedExpert};
 use crate::parts::dense::SHARED_NAMES;
 use crate::parts::routing::Routing;
-use crate::store::{Chosen, Store};
-use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
+use crate::tensors::{LayerFinder, Linear, Projection, WeightError};
 
 /// The gate and up projections and their biases; or up alone, without a gate.
 // There is one for each layer, so its size does not matter.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(super) enum GateUp {
-    /// `[experts][intermediate, width]` each; biases `[experts][1, intermediate]`.
-    Apart([MatrixRef; 2], [Option<MatrixRef>; 2]),
-    /// `[experts · 2][intermediate, width]`: an expert's gate, then its up; bias `[experts][1, 2 · intermediate]`.
-    Fused(MatrixRef, Option<MatrixRef>),
-    /// `[experts][2 · intermediate, width]`: a row of gate, then one of up; bias `[experts][1, 2 · intermediate]`.
-    Interleaved(MatrixRef, Option<MatrixRef>),
-    /// `[experts][intermediate, width]`; bias `[experts][1, intermediate]`.
-    Up(MatrixRef, Option<MatrixRef>),
+    /// `[experts][intermediate, width]` each.
+    Apart([Linear; 2]),
+    /// `[experts · 2][intermediate, width]`: an expert's gate, then its up.
+    Fused(Linear),
+    /// `[experts][2 · intermediate, width]`: a row of gate, then one of up.
+    Interleaved(Linear),
+    /// `[experts][intermediate, width]`
+    Up(Linear),
 }
 
 impl GateUp {
@@ -32,89 +30,65 @@ impl GateUp {
     ) -> Result<GateUp, WeightError> {
         let width = spec.intermediate_size;
         let Routing { experts, used, .. } = spec.routing;
+        let biased = |matrix, name, rows| {
+            let biases = find.experts_bias(name, rows, experts, used)?;
+            Ok::<_, WeightError>(Linear::from(matrix).with_biases(biases))
+        };
         let fused = "ffn_gate_up_exps";
         if spec.gated && find.has(fused) {
             let shape = [input, 2 * width, experts];
-            let bias = find.experts_bias(fused, 2 * width, experts, used)?;
             return Ok(match spec.interleaved {
-                false => GateUp::Fused(find.experts(fused, shape, 2, used)?, bias),
-                true => GateUp::Interleaved(find.interleaved(fused, shape, used)?, bias),
+                false => {
+                    GateUp::Fused(biased(find.experts(fused, shape, 2, used)?, fused, 2 * width)?)
+                }
+                true => {
+                    let matrix = find.interleaved(fused, shape, used)?;
+                    GateUp::Interleaved(biased(matrix, fused, 2 * width)?)
+                }
             });
         }
-        let one = |name| find.experts(name, [input, width, experts], 1, used);
-        let bias = |name| find.experts_bias(name, width, experts, used);
+        let one = |name| {
+            let matrix = find.experts(name, [input, width, experts], 1, used)?;
+            biased(matrix, name, width)
+        };
         let (gate, up) = ("ffn_gate_exps", "ffn_up_exps");
         if !spec.gated {
-            return Ok(GateUp::Up(one(up)?, bias(up)?));
+            return Ok(GateUp::Up(one(up)?));
         }
-        Ok(GateUp::Apart([one(gate)?, one(up)?], [bias(gate)?, bias(up)?]))
+        Ok(GateUp::Apart([one(gate)?, one(up)?]))
     }
 
-    /// Returns the matrices, then the biases.
-    pub(super) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
-        let (matrices, biases) = match self {
-            GateUp::Apart(both, biases) => (&both[..], &biases[..]),
-            GateUp::Fused(one, bias) | GateUp::Interleaved(one, bias) | GateUp::Up(one, bias) => {
-                (std::slice::from_ref(one), std::slice::from_ref(bias))
-            }
-        };
-        matrices.iter().chain(biases.iter().flatten())
-    }
-
-    pub(super) fn matrices_mut(&mut self) -> impl Iterator<Item = &mut MatrixRef> {
-        let (matrices, biases) = match self {
-            GateUp::Apart(both, biases) => (&mut both[..], &mut biases[..]),
-            GateUp::Fused(one, bias) | GateUp::Interleaved(one, bias) | GateUp::Up(one, bias) => {
-                (std::slice::from_mut(one), std::slice::from_mut(bias))
-            }
-        };
-        matrices.iter_mut().chain(biases.iter_mut().flatten())
-    }
-
-    pub(super) fn kinds(&self) -> [(WeightType, Layout); 2] {
+    /// Returns the stacks of projections.
+    pub(super) fn linears(&self) -> std::slice::Iter<'_, Linear> {
         match self {
-            GateUp::Apart(both, _) => [both[0].kind(), both[1].kind()],
-            GateUp::Fused(one, _) | GateUp::Interleaved(one, _) | GateUp::Up(one, _) => {
-                [one.kind(); 2]
+            GateUp::Apart(both) => both.iter(),
+            GateUp::Fused(one) | GateUp::Interleaved(one) | GateUp::Up(one) => {
+                std::slice::from_ref(one).iter()
             }
         }
     }
 
-    /// Returns one of the matrices of a chosen expert: 0 is the gate, if there is one, and the last is up.
-    pub(super) fn view<'m>(
-        &self,
-        expert: usize,
-        which: usize,
-        chosen: &'m Chosen<'_>,
-    ) -> Matrix<'m> {
+    /// Returns the same for modification.
+    pub(super) fn linears_mut(&mut self) -> std::slice::IterMut<'_, Linear> {
         match self {
-            GateUp::Apart(both, _) => both[which].chosen(expert, chosen),
-            GateUp::Fused(both, _) => both.chosen(2 * expert + which, chosen),
-            GateUp::Interleaved(both, _) => both.chosen(expert, chosen).every_second_row(which),
-            GateUp::Up(up, _) => up.chosen(expert, chosen),
+            GateUp::Apart(both) => both.iter_mut(),
+            GateUp::Fused(one) | GateUp::Interleaved(one) | GateUp::Up(one) => {
+                std::slice::from_mut(one).iter_mut()
+            }
         }
     }
 
-    /// Adds the bias of one of an expert's matrices to the columns of its products from `first` on.
-    pub(super) fn add_bias(
-        &self,
-        expert: usize,
-        which: usize,
-        store: &Store,
-        first: usize,
-        products: &mut [f32],
-    ) {
-        let (bias, at) = match self {
-            GateUp::Apart(_, biases) => (&biases[which], (first, 1)),
-            GateUp::Fused(_, bias) => {
-                let half = bias.as_ref().map_or(0, |bias| bias.cols() / 2);
-                (bias, (which * half + first, 1))
-            }
-            GateUp::Interleaved(_, bias) => (bias, (2 * first + which, 2)),
-            GateUp::Up(_, bias) => (bias, (first, 1)),
-        };
-        if let Some(bias) = bias {
-            bias.part(expert, store).add_float_row(0, at, products);
+    pub(super) fn kinds(&self) -> impl Iterator<Item = (WeightType, Layout)> {
+        self.linears().flat_map(Linear::kinds)
+    }
+
+    /// Returns one of the projections of an expert: 0 is the gate, if there is one, and the last is up.
+    pub(super) fn projection(&self, expert: usize, which: usize) -> Projection<'_> {
+        match self {
+            GateUp::Apart(both) => both[which].projection(expert),
+            GateUp::Fused(both) => both.projection(2 * expert + which),
+            GateUp::Interleaved(both) => both.projection(expert).every_second_row(which),
+            GateUp::Up(up) => up.projection(expert),
         }
     }
 }
@@ -125,11 +99,11 @@ pub(super) struct SharedWeights {
     /// `[1, hidden]`
     pub(super) gate_of_output: Option<Linear>,
     /// `[intermediate, hidden]`, where experts have a gate.
-    pub(super) gate: Option<MatrixRef>,
+    pub(super) gate: Option<Linear>,
     /// `[intermediate, hidden]`
-    pub(super) up: MatrixRef,
+    pub(super) up: Linear,
     /// `[hidden, intermediate]`
-    pub(super) down: MatrixRef,
+    pub(super) down: Linear,
 }
 
 impl SharedWeights {
@@ -143,16 +117,17 @@ impl SharedWeights {
         let width = spec.intermediate_size;
         let [gate, up, down] = SHARED_NAMES;
         let gate_of_output = spec.gated.then(|| find.linear("ffn_gate_inp_shexp", hidden, 1));
+        let one = |name, cols, rows| find.matrix(name, cols, rows).map(Linear::from);
         Ok(SharedWeights {
             gate_of_output: gate_of_output.transpose()?,
-            gate: gated.then(|| find.matrix(gate, hidden, width)).transpose()?,
-            up: find.matrix(up, hidden, width)?,
-            down: find.matrix(down, width, hidden)?,
+            gate: gated.then(|| one(gate, hidden, width)).transpose()?,
+            up: one(up, hidden, width)?,
+            down: one(down, width, hidden)?,
         })
     }
 
-    /// Returns the matrices that the layer's input is multiplied with.
-    pub(super) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
+    /// Returns the projections that the layer's input is multiplied with.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up])
     }
 }
