@@ -103,7 +103,11 @@ fn each_request_has_a_line() {
     let wanted = format!("POST {CHAT} 400, {model}; messages[0].role: it is \"bob\", expected ");
     assert!(got[3].starts_with(&wanted), "{}", got[3]);
     assert!(got[4].starts_with(&format!("POST /v1/responses 200, {model}, ")), "{}", got[4]);
-    assert!(got[4].ends_with("maker's are left out: 1"), "{}", got[4]);
+    assert!(
+        got[4].contains("; tools that only run at their maker's are left out: 1"),
+        "{}",
+        got[4]
+    );
     assert!(
         got[5].ends_with("1 written; a stamp before the system prompt is left out"),
         "{}",
@@ -180,6 +184,6 @@ fn what_is_changed_for_a_template_is_logged() {
     let notes = "; the template shows no tools in a known notation: they are described in words; the system message is the user's";
     assert!(line.ends_with(notes), "{line}");
     // Once for the model, too.
-    let about = "the chat template of '";
+    let about = "alight: note: the chat template of '";
     assert_eq!(printed.lines().filter(|line| line.starts_with(about)).count(), 1, "{printed}");
 }
