@@ -87,7 +87,7 @@ fn each_field_of_the_page_is_read_refused_or_ignored() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/server.md");
     let page = std::fs::read_to_string(page).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let serving = started(folder.path(), &["--log", "on", "--metrics"]);
+    let serving = started(folder.path(), &["--log", "on", "--metrics", "--predict", "3"]);
     // For each request, in their order: the note that a field of it is ignored, and whether the log has that; `None` if it may.
     let mut notes: Vec<(String, Option<bool>)> = Vec::new();
     for protocol in ["OpenAI", "Anthropic", "Ollama", "llama-server"] {
