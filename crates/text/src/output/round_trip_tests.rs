@@ -58,6 +58,13 @@ fn values(depth: u32) -> BoxedStrategy<(Value, Vec<Value>)> {
         prop::collection::vec(one, 1..4).prop_map(move |all| (schema.clone(), all)).boxed()
     };
     let string = || text().prop_map(Value::from).boxed();
+    // Where the schema allows other types, text is what cannot be one of them.
+    let plain = || {
+        let is_other = |text: &str| text == "null" || text == "None" || text.parse::<f64>().is_ok();
+        let text =
+            text().prop_map(move |text| if is_other(text.trim()) { text + "x" } else { text });
+        text.prop_map(Value::from).boxed()
+    };
     let integer = || any::<i32>().prop_map(Value::from).boxed();
     let leaves = prop_oneof![
         several(string(), json!({"type": "string"})),
@@ -72,10 +79,10 @@ fn values(depth: u32) -> BoxedStrategy<(Value, Vec<Value>)> {
             json!({"enum": ["C", "true", "7"]})
         ),
         several(
-            prop_oneof![Just(Value::Null).boxed(), string()].boxed(),
+            prop_oneof![Just(Value::Null).boxed(), plain()].boxed(),
             json!({"anyOf": [{"type": "string"}, {"type": "null"}]})
         ),
-        several(prop_oneof![integer(), string()].boxed(), json!({"type": ["string", "integer"]})),
+        several(prop_oneof![integer(), plain()].boxed(), json!({"type": ["string", "integer"]})),
         several(
             prop_oneof![integer(), Just(Value::Null).boxed()].boxed(),
             json!({"type": "integer", "nullable": true})
@@ -601,30 +608,18 @@ const HARMONY: Way = Way {
 };
 
 impl Way {
-    /// True if a value, as it is written in an argument of this schema, would be read as something else by anybody.
-    fn is_ambiguous(&self, (schema, value): &Argument) -> bool {
+    /// True if a value, as it is written, would be read as something else by anybody.
+    fn is_ambiguous(&self, (_, value): &Argument) -> bool {
         if self.never.iter().any(|never| value.to_string().contains(never)) {
             return true;
         }
         if self.close.is_empty() {
             return false;
         }
-        // What is JSON of another type that the schema allows; the notation may say the type.
-        let other = |text: &str| ["null", "None"].contains(&text) || text.parse::<f64>().is_ok();
-        let is_union = schema.get("anyOf").is_some() || schema["type"].is_array();
-        let is_other = value.as_str().is_some_and(|text| is_union && other(text.trim()));
-        if is_other && !self.says_strings() {
-            return true;
-        }
         // The tag after a value, where the notation could go on.
         let full = format!("{}{}", raw(value), self.close);
         let mut ends = full.match_indices(self.close).map(|(at, _)| &full[at + self.close.len()..]);
         ends.any(|rest| self.next.iter().any(|tag| rest.trim_start().starts_with(tag)))
-    }
-
-    /// True if the tag before a value says whether it is a string.
-    fn says_strings(&self) -> bool {
-        matches!(self.format, Format::Dsml | Format::KimiK3)
     }
 }
 
