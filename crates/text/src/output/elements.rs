@@ -175,9 +175,15 @@ impl Tree {
             self.before(at, out);
         }
         let Some(level) = self.levels.pop() else { return };
+        // Blanks are a value where the schema says that text is one.
+        let is_text = level.kind != Kind::Guess && level.kind.may_be_text();
+        let is_empty = match is_text {
+            true => level.held.is_empty(),
+            false => level.held.trim().is_empty(),
+        };
         match level.shape {
             Shape::Text => out.push('"'),
-            Shape::Value if level.held.trim().is_empty() => out.push_str(level.kind.empty()),
+            Shape::Value if is_empty => out.push_str(level.kind.empty()),
             Shape::Value => out.push_str(&level.kind.json(&level.held)),
             Shape::Object => out.push_str(if level.first { "{}" } else { "}" }),
             Shape::List => out.push_str(if level.first { "[]" } else { "]" }),

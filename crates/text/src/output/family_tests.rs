@@ -757,6 +757,8 @@ fn values_are_typed_by_the_schema_in_every_notation_without_types() {
             ("c", "False", "false"),
             ("d", "[1, 2]", "[1, 2]"),
             ("d", "[1, 2", "\"[1, 2\""),
+            // The tag after the value, in a string.
+            ("d", "[\"\\\"CLOSE\"]", "[\"\\\"CLOSE\"]"),
             ("o", "{\"a\": 1}", "{\"a\": 1}"),
             ("e", "null", "null"),
             ("e", "7", "\"7\""),
@@ -764,6 +766,8 @@ fn values_are_typed_by_the_schema_in_every_notation_without_types() {
             ("z", "7", "7"),
             ("z", "x", "\"x\""),
         ] {
+            let close = &after.trim_start()[..=after.trim_start().find('>').unwrap()];
+            let [value, json] = [value, json].map(|text| text.replace("CLOSE", close));
             let text = format!("{}{value}{after}", before.replace("KEY", key));
             assert_eq!(read(format, &text), [format!("C:f {{\"{key}\":{json}}}")], "{format:?}");
         }

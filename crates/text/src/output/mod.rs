@@ -20,6 +20,8 @@ mod json;
 mod literals;
 mod machine;
 mod params;
+#[cfg(test)]
+mod round_trip_tests;
 mod schema;
 mod shown;
 mod stops;

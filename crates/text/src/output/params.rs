@@ -39,6 +39,38 @@ struct PendingValue {
     fresh: bool,
     /// The text so far, if it is not emitted as it comes.
     held: String,
+    /// The strings in it, if it is a list or an object in JSON.
+    strings: Strings,
+}
+
+/// The strings in a list or an object in JSON: at its end so far one may be open.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strings {
+    /// The text so far is not blank, and is a list or an object.
+    is_nested: Option<bool>,
+    is_open: bool,
+    /// The next character is escaped.
+    escaped: bool,
+}
+
+impl Strings {
+    fn take(&mut self, text: &str) {
+        let is_nested = match self.is_nested {
+            Some(is_nested) => is_nested,
+            None => match text.trim_start().bytes().next() {
+                Some(first) => *self.is_nested.insert(matches!(first, b'[' | b'{')),
+                None => return,
+            },
+        };
+        for byte in text.bytes().filter(|_| is_nested) {
+            let escaped = std::mem::take(&mut self.escaped);
+            match byte {
+                b'\\' if self.is_open => self.escaped = !escaped,
+                b'"' if !escaped => self.is_open = !self.is_open,
+                _ => {}
+            }
+        }
+    }
 }
 
 /// The arguments of a call that have arrived so far.
@@ -266,8 +298,8 @@ impl Params {
             push_key(&key, &mut self.first, &mut more);
             more.push('"');
         }
-        self.step =
-            Step::Value(PendingValue { key, kind, wraps, fresh: true, held: String::new() });
+        let (held, strings) = (String::new(), Strings::default());
+        self.step = Step::Value(PendingValue { key, kind, wraps, fresh: true, held, strings });
         more
     }
 }
@@ -322,7 +354,7 @@ impl PendingValue {
 
     /// Returns how much of the text belongs to the value, and the length of the tag that ends it there.
     ///
-    /// A value may contain its closing tag: in text, only that counts which another tag of the notation follows.
+    /// A value may contain its closing tag: in text, and in a string in JSON, only that counts which another tag of the notation follows.
     fn end(
         &self,
         form: &Tagged,
@@ -333,7 +365,12 @@ impl PendingValue {
         let Some((at, mark)) = earliest(text, form.value_closes) else {
             return (certain(text, form.value_closes), None);
         };
-        if !self.kind.may_be_text() {
+        let in_string = || {
+            let mut strings = self.strings;
+            strings.take(&text[..at]);
+            strings.is_open
+        };
+        if !self.kind.may_be_text() && !in_string() {
             return (at, Some(mark.len()));
         }
         match self.follows(form, &text[at + mark.len()..], last, around) {
@@ -393,6 +430,7 @@ impl PendingValue {
             push_escaped(text, &mut more);
         } else {
             self.held.push_str(text);
+            self.strings.take(text);
         }
         more
     }
