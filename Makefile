@@ -6,7 +6,7 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file request model
+FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file request body model
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 
@@ -44,7 +44,7 @@ help: ## this list
 	@echo "make aot-gpu       what XLA makes of the JAX models on GPUs, without a GPU"
 	@echo "make loom     the slots of experts, and the collective's protocol, under loom: in every order of events"
 	@echo "make sanitize parse headers that change meanwhile, under Miri (some minutes)"
-	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
+	@echo "make fuzz     fuzz the readers of files and requests; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
 	@echo "make models         fetch the real models into $(MODELS)/ (353 MB, once)"
 	@echo "make bench-models   make the random 3B and 7B models that the benchmarks use (5.8 GB)"

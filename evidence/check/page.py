@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evidence.check.clients import serving
 from evidence.lib import browser as browsers
-from evidence.lib import common, process, tiny_models
+from evidence.lib import common, page_chats, process, tiny_models
 from evidence.lib.browser import Browser
 from evidence.lib.checks import Checks
 from evidence.lib.tiny_models import Tiny
@@ -46,14 +46,25 @@ HOSTILE = [
     "*_" * 20000 + "a" + "_*" * 20000,
     "> " * 500 + "deep",
     "\n".join("  " * n + "- item" for n in range(200)),
+    "$" * 20001 + "$a" * 20000 + "$$a" * 10000 + "\\(" * 20000 + "\\[" * 20000,
+    "$$" + "{" * 3000 + "}" * 3000 + "$$ $$" + "\\sqrt" * 1500 + "$$ $$" + "x_" * 3000 + "$$ $$\\text{<img src=x onerror=alert(1)>}\\href{javascript:alert(1)}{x}$$",
+    *(f"```{name}\n" + (mark * (90000 // len(mark))) + "\n```" for name, mark in (("c", "/*"), ("c", '"\\'), ("python", '"""a'), ("rust", 'r#"'), ("html", '<!--"'), ("js", "`a"), ("sql", "1a.1"))),
 ]
 MARKDOWN = """# Title
 
 Some **bold**, *italic*, `code`, ~~gone~~ and [a link](https://example.org/x).
 
 ```rust
-fn main() {}
+fn main() { let x = "a"; } // 12
 ```
+
+Inline \\(x^2\\), $a_1$ and \\*not italic\\*, for $5 or $10:
+
+$$\\sum_{i=1}^n \\frac{1}{i}$$
+
+\\[
+\\begin{pmatrix} a & b \\\\ c & d \\end{pmatrix}
+\\]
 
 1. one
 2. two
@@ -65,6 +76,15 @@ fn main() {}
 
 > quoted
 """
+
+FORMULAS = [
+    r"x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}", r"e^{i\pi} + 1 = 0", r"\int_{-\infty}^{\infty} e^{-x^2}\,dx = \sqrt{\pi}", r"\lim_{x \to 0} \frac{\sin x}{x} = 1",
+    r"f(x) = \begin{cases} 1 & \text{if } x > 0 \\ 0 & \text{otherwise} \end{cases}", r"\begin{aligned} a &= b + c \\[4pt] &= d \end{aligned}",
+    r"\left( \frac{a}{b} \right)^{n'}", r"\mathbb{R}^n \subseteq \mathcal{H}, \mathbf{x} \in \mathfrak{g}", r"\hat{y} = \overline{z} + \vec{v} \cdot \dot{x}",
+    r"\operatorname*{argmax}_{\theta} \log p_\theta(x \mid y)", r"\binom{n}{k} = \dfrac{n!}{k!(n-k)!}", r"\boxed{x = 5\%}", r"\underbrace{a + b}_{c} \overset{!}{=} \lVert v \rVert_2",
+    r"\begin{array}{c|c} 1 & 2 \\ \hline 3 & 4 \end{array}", r"A \not= B, a \equiv b \pmod{n}", r"\sum_{\substack{i < j \\ j < n}} x_{ij}^{2}", r"a \\ b", r"\sqrt[3]{x} \tag{1}",
+    r"\Bigl( x \Bigr) \{ y \} \left\{ z \right.", r"\displaystyle \nabla \times \vec{E} = -\frac{\partial \vec{B}}{\partial t}",
+]
 
 CONTRAST = """
 const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -134,18 +154,19 @@ def chat(page: Browser, expected: str, checks: Checks) -> None:
     told = page.text(".message.assistant .numbers")
     checks.add(f"{TOKENS} generated" in told and "tokens read" in told and "first after" in told, f"numbers of the answer: {told}")
     checks.add(QUESTION in page.text("#conversations .name"), "the conversation has the name of its question")
-    checks.add(page.text("#said").startswith("Answer: "), "a screen reader is told the answer once it is whole")
+    checks.add(page.text("#spoken").startswith("Answer: "), "a screen reader is told the answer once it is whole")
 
     page.go(page.run("return location.href"))
     page.until("return document.querySelectorAll('.message').length === 2")
     checks.add(" ".join(answers(page)[0].split()) == said, "a conversation is there again after the page was loaded anew")
 
-    page.click(".message.assistant .actions button:last-of-type")
+    page_chats.press(page, "Answer again")
+    page.until("return document.querySelector('.message.assistant .actions').textContent.includes('2/2')")
     page.until(IDLE)
     checks.add([" ".join(one.split()) for one in answers(page)] == [said], "the same seed answers the same again")
     checks.add("known already" in page.text(".message.assistant .numbers"), "the prompt was known this time")
 
-    page.click(".message.user .actions button")
+    page_chats.press(page, "Edit")
     page.run("document.querySelector('.message.user textarea').value = 'Name three colours.'")
     page.click(".message.user .buttons button")
     page.until(IDLE)
@@ -170,7 +191,7 @@ def reading(page: Browser, checks: Checks) -> None:
     page.run("""window.seen = [];
         new MutationObserver(() => window.seen.push(document.getElementById('status').textContent))
             .observe(document.getElementById('status'), {childList: true, characterData: true, subtree: true});
-        document.getElementById('ask').value = Array.from({length: 1500}, (_, i) => 'word' + i).join(' ');
+        document.getElementById('ask').value = Array.from({length: 500}, (_, i) => 'word' + i).join(' ');
         document.getElementById('composer').requestSubmit();""")
     page.until(IDLE)
     seen = [text for text in page.run("return window.seen") if text.startswith("Reading: ")]
@@ -202,6 +223,18 @@ def shown_as_text(page: Browser, checks: Checks) -> None:
     kinds = page.run("return [...document.querySelectorAll('#probe *')].map(e => e.tagName)")
     wanted = {"H2", "STRONG", "EM", "CODE", "S", "A", "PRE", "OL", "UL", "TABLE", "BLOCKQUOTE"}
     checks.add(wanted <= set(kinds), f"Markdown is shown as what it says ({wanted - set(kinds) or 'all of it'})")
+    maths = page.run("return [...document.querySelectorAll('#probe math')].map(e => [e.getAttribute('display'), [...e.querySelectorAll('mfrac, munderover, msup, msub, mtd')].map(m => m.localName).join()])")
+    checks.add(maths == [["inline", "msup"], ["inline", "msub"], ["block", "munderover,mfrac"], ["block", "mtd,mtd,mtd,mtd"]], f"formulas become MathML: {maths}")
+    checks.add("*not italic*, for $5 or $10:" in page.text("#probe"), "a mark after a backslash, and sums of money, stay text")
+    colours = page.run("return [...document.querySelectorAll('#probe pre span')].map(e => e.className + ' ' + e.textContent)")
+    checks.add(colours == ["keyword fn", "keyword let", 'string "a"', "comment // 12"], f"code has colours: {colours}")
+    wrong = page.run("""
+        return arguments[0].filter((source) => {
+          const made = Alight.formula(source, true);
+          return !made || made.textContent.includes('\\\\') || made.querySelector('merror');
+        });
+    """, FORMULAS)
+    checks.wrong("formulas that models write are read", wrong)
     # A text that grows is shown as the whole one is, and what stands already is not made again.
     grown = page.run("""
         const [text] = arguments, into = document.createElement('div'), whole = document.createElement('div');
@@ -359,11 +392,12 @@ def run(args) -> int:
     expected = process.told([program, "run", model, QUESTION, "-n", TOKENS, "-s", SEED, "--json"], timeout=120)["text"]
     if args.pictures:
         args.pictures.mkdir(parents=True, exist_ok=True)
-    with serving(program, model) as address, browsers.opened() as page:
+    with tempfile.TemporaryDirectory() as folder, serving(program, model) as address, browsers.opened() as page:
         page.size(1280, 800)
         page.go(address)
         chat(page, expected, checks)
         reading(page, checks)
+        page_chats.run(page, checks, Path(folder))
         shown_as_text(page, checks)
         memory(page, checks)
         looks(page, checks, args.pictures)
@@ -374,6 +408,9 @@ def run(args) -> int:
     with tempfile.TemporaryDirectory() as folder:
         mixture(program, model, Path(folder), checks, args.pictures)
     with_key(program, model, checks)
+    with serving(program, model, "--parallel", "1") as address, browsers.opened() as page:
+        page.go(address)
+        page_chats.queue(page, checks)
     if args.json:
         print(json.dumps(checks.rows, indent=1))
     else:

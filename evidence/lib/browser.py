@@ -31,6 +31,16 @@ class Gone(Exception):
     """What was looked for is not there, or not as it should be."""
 
 
+def wait_for(holds, what: str):
+    """What a function returns, as soon as that is true."""
+    end = time.monotonic() + PATIENCE
+    while not (value := holds()):
+        if time.monotonic() > end:
+            raise Gone(f"not within {PATIENCE:.0f} s: {what}")
+        time.sleep(0.05)
+    return value
+
+
 class Browser:
     """One window. Made by `opened`."""
 
@@ -84,12 +94,47 @@ class Browser:
 
     def until(self, script: str, *arguments):
         """What a function body returns, as soon as that is true."""
-        end = time.monotonic() + PATIENCE
-        while not (value := self.run(script, *arguments)):
-            if time.monotonic() > end:
-                raise Gone(f"not within {PATIENCE:.0f} s: {script}")
-            time.sleep(0.05)
-        return value
+        return wait_for(lambda: self.run(script, *arguments), script)
+
+    def window(self) -> str:
+        """The tab that is driven."""
+        return self.of("GET", "/window")
+
+    def switch(self, window: str) -> None:
+        """Drives another tab."""
+        self.of("POST", "/window", {"handle": window})
+
+    def open_tab(self, address: str) -> str:
+        """Opens another tab of the same browser, and drives it."""
+        window = self.of("POST", "/window/new", {"type": "tab"})["handle"]
+        self.switch(window)
+        self.go(address)
+        return window
+
+    def close(self) -> None:
+        """Closes the tab that is driven; another one is to be chosen then."""
+        self.of("DELETE", "/window")
+
+    def tap(self, x: int, y: int) -> None:
+        """As with a finger, at a point of the page."""
+        actions = [{"type": "pointerMove", "x": x, "y": y, "origin": "viewport"}, {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
+        self.of("POST", "/actions", {"actions": [{"type": "pointer", "id": "finger", "parameters": {"pointerType": "touch"}, "actions": actions}]})
+
+    def files(self, selector: str, path: Path) -> None:
+        """Gives a file to a field for files."""
+        self.type(selector, str(path))
+
+    def command(self, name: str, **parameters) -> None:
+        """A command of Chrome's own protocol."""
+        self.of("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+    def downloads(self, folder: Path) -> None:
+        """Where files that the page hands out are kept."""
+        self.command("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
+    def allow_clipboard(self) -> None:
+        """The page may read and write the clipboard."""
+        self.command("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
 
     def errors(self) -> list[str]:
         """What the browser has complained about since this was last asked; advice is no complaint."""
@@ -102,11 +147,8 @@ class Browser:
 
     def size(self, width: int, height: int, dark: bool = False) -> None:
         """The size of the page, as a device of that size would have it, and whether its person likes the dark."""
-        for command, parameters in (
-            ("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}),
-            ("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}),
-        ):
-            self.of("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+        self.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
+        self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
 
 @contextlib.contextmanager

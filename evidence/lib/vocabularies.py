@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from evidence.lib import networks
 from evidence.lib.lazy import lazily
 
 gguf = lazily("gguf")
 np = lazily("numpy")
+tokenizers = lazily("tokenizers")
 
 
 def byte_alphabet() -> list[str]:
@@ -113,6 +117,18 @@ def bpe_vocabulary(size: int, rng):
     return tokens, types, merges
 
 
+def learned_vocabulary(size: int, texts: Sequence[str]):
+    """Tokens and merges of a byte-level BPE vocabulary of these texts, cut as Qwen 2 cuts them: English has some four letters in a token of it."""
+    words = tokenizers.Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+    cut = [tokenizers.pre_tokenizers.Split(words, "isolated"), tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(cut)
+    base = byte_alphabet()
+    tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(vocab_size=size, initial_alphabet=base, show_progress=False))
+    merges = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
+    return base + [merge.replace(" ", "") for merge in merges], merges
+
+
 def spm_vocabulary(size: int, rng):
     """Pieces, scores and types of a SentencePiece BPE vocabulary laid out as Llama-2's: <unk>, <s>, </s>, 256 byte
     pieces, merged pieces with falling scores, single characters last."""
@@ -130,8 +146,8 @@ def spm_vocabulary(size: int, rng):
 
 
 def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, scores=None, merges=None, bos: int, eos: int,
-                  unk: int | None = None) -> None:
-    """The keys of a tokenizer that begins with `bos`."""
+                  unk: int | None = None, add_bos: bool = True) -> None:
+    """The keys of a tokenizer, which begins with `bos` unless `add_bos` is false."""
     w.add_tokenizer_model(model)
     w.add_tokenizer_pre(pre)
     w.add_token_list(tokens)
@@ -144,7 +160,7 @@ def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, sc
     w.add_eos_token_id(eos)
     if unk is not None:
         w.add_unk_token_id(unk)
-    w.add_add_bos_token(True)
+    w.add_add_bos_token(add_bos)
 
 
 def add_sizes(w: gguf.GGUFWriter, m) -> None:

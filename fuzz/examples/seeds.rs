@@ -89,7 +89,11 @@ fn main() -> io::Result<()> {
     write(corpus.join("tiktoken"), &ranks)?;
     write(corpus.join("template"), &templates()?)?;
 
-    write(corpus.join("request"), &requests())?;
+    let requests = requests();
+    write(corpus.join("request"), &requests)?;
+    let posts = requests.into_iter().filter(|(_, bytes)| bytes.starts_with(b"POST /") && !bytes.ends_with(b"\n"));
+    let posts = posts.filter(|(name, _)| name.starts_with("body-"));
+    write(corpus.join("body"), &posts.chain(bodies()).chain((0..24).map(noise)).collect::<Vec<_>>())?;
     write(corpus.join("tokenizer"), &(0..24).map(noise).collect::<Vec<_>>())?;
 
     let shards = |name: &str, files: &[Vec<u8>]| {
@@ -195,7 +199,39 @@ fn requests() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Bytes of no meaning, of which the target makes a vocabulary and texts; more of them make more.
+/// Bodies with JSON in texts, calls in each interface, and schemas and grammars that are compiled.
+fn bodies() -> impl Iterator<Item = (String, Vec<u8>)> {
+    let schema = r##"{"type":"object","properties":{"a":{"type":"string","pattern":"^[a-z]{1,3}$"},"b":{"anyOf":[{"type":"integer","minimum":-3},{"$ref":"#/$defs/c~1d"}]},"e":{"type":"array","items":{"enum":["x",1,null]},"minItems":1,"maxItems":3}},"required":["a"],"additionalProperties":false,"$defs":{"c/d":{"const":true}}}"##;
+    let tool = format!(r#"{{"type":"function","function":{{"name":"f","strict":true,"parameters":{schema}}}}}"#);
+    let called = r#"{"role":"user","content":"a"},{"role":"assistant","content":null,"reasoning_content":"t","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":[{\"b\":[[1,2.5e3,\"\\u00e9\"]]}]}"}}]},{"role":"tool","tool_call_id":"c","content":[{"type":"text","text":"r"}]}"#;
+    let deep = format!("{}1{}", "[".repeat(90), "]".repeat(90));
+    let bodies = [
+        ("chat/completions", format!(r#"{{"model":"mistral","messages":[{called}],"tools":[{tool}]}}"#)),
+        ("chat/completions", format!(r#"{{"model":"llama","messages":[{called}],"tools":[{tool}],"tool_choice":"required","parallel_tool_calls":false}}"#)),
+        ("chat/completions", format!(r#"{{"model":"harmony","messages":[{called}],"tools":[{tool}],"tool_choice":{{"type":"function","function":{{"name":"f"}}}}}}"#)),
+        ("chat/completions", format!(r#"{{"model":"glm","messages":[{called}],"tools":[{tool}],"response_format":{{"type":"json_schema","json_schema":{{"name":"n","schema":{schema}}}}}}}"#)),
+        ("chat/completions", format!(r#"{{"model":"kimi","messages":[{{"role":"user","content":"a"}}],"tools":[{tool}],"tool_choice":{{"type":"allowed_tools","mode":"required","tools":[{{"type":"function","name":"f"}}]}}}}"#)),
+        ("chat/completions", format!(r#"{{"messages":[{{"role":"user","content":"a"}},{{"role":"assistant","tool_calls":[{{"id":"c","type":"function","function":{{"name":"f","arguments":"{deep}"}}}}]}}],"regex":"(a|b){{2,4}}"}}"#)),
+        ("responses", format!(r#"{{"input":[{{"type":"reasoning","summary":[{{"type":"summary_text","text":"t"}}]}},{{"type":"function_call","call_id":"c","name":"f","arguments":"{{\"a\":{{\"b\":{deep}}}}}"}},{{"type":"function_call_output","call_id":"c","output":"r"}}],"text":{{"format":{{"type":"json_schema","name":"n","strict":true,"schema":{schema}}}}}}}"#)),
+        ("responses/input_tokens", format!(r#"{{"model":"deepseek","input":[{called}]}}"#)),
+        ("messages", format!(r#"{{"model":"minimax","max_tokens":3,"messages":[{{"role":"assistant","content":[{{"type":"thinking","thinking":"t","signature":""}},{{"type":"tool_use","id":"c","name":"f","input":{{"a":{deep}}}}}]}},{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"c","content":[{{"type":"text","text":"r"}}]}}]}}],"tools":[{{"name":"f","strict":true,"input_schema":{schema}}}],"tool_choice":{{"type":"tool","name":"f"}}}}"#)),
+        ("messages/count_tokens", format!(r#"{{"messages":[{{"role":"user","content":"a"}}],"tools":[{{"name":"f","input_schema":{schema}}}]}}"#)),
+        ("chat/completions/input_tokens", format!(r#"{{"messages":[{called}]}}"#)),
+        ("completions", format!(r#"{{"prompt":"a","json_schema":{schema},"max_tokens":4}}"#)),
+        ("/api/chat", format!(r#"{{"messages":[{{"role":"assistant","content":"","tool_calls":[{{"function":{{"name":"f","arguments":{{"a":1}}}}}}]}},{{"role":"user","content":"a"}}],"format":{schema},"think":true}}"#)),
+        ("/api/generate", format!(r#"{{"prompt":"a","format":{schema},"options":{{"num_predict":3}}}}"#)),
+        ("/completion", r#"{"prompt":[1,"a",{"prompt_string":"b"}],"grammar":"root ::= x{1,3} [^\\n]? # c\nx ::= \"a\" | \"\\x41\" root\n"}"#.into()),
+        ("/completion", r#"{"prompt":"a","grammar":"%llguidance {}\nstart: A b?\nA: /[a-z]+/\nb: %json {\"type\":\"object\"}\n"}"#.into()),
+        ("/infill", r#"{"input_prefix":"a","input_suffix":"b","input_extra":[{"filename":"f","text":"t"}],"n_predict":2}"#.into()),
+        ("/apply-template", format!(r#"{{"messages":[{called}],"tools":[{tool}],"add_generation_prompt":false,"chat_template_kwargs":{{"enable_thinking":true}}}}"#)),
+    ];
+    bodies.into_iter().enumerate().map(|(i, (path, body))| {
+        let path = if path.starts_with('/') { path.into() } else { format!("/v1/{path}") };
+        (format!("nested-{i}"), format!("POST {path}\n{body}").into_bytes())
+    })
+}
+
+/// Bytes of no meaning, of which a target makes a vocabulary and texts, or a body; more of them make more.
 fn noise(number: u64) -> (String, Vec<u8>) {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut byte = || {

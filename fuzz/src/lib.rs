@@ -1,5 +1,9 @@
-//! What must hold of every file that the GGUF parser accepts, whatever its bytes.
+//! Shared by the fuzz targets: what must hold of every file that the GGUF parser accepts, whatever its bytes; the server of requests and
+//! bodies.
 
+pub mod bodies;
+#[cfg(fuzzing)]
+pub mod server;
 pub mod tokenizer;
 
 use std::collections::HashSet;

@@ -151,7 +151,8 @@ impl Making {
             ..Request::default()
         };
         let logits = options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
-        let running = worker.generate(GenerateRequest { request, logits, grammar: held })?;
+        let request = GenerateRequest { request, logits, grammar: held, thinking: None };
+        let running = worker.generate(request)?;
         Ok(Making {
             running: Some(running),
             shown,
@@ -180,7 +181,7 @@ impl Making {
             }
         };
         match event {
-            EngineEvent::Prompt { reused } => self.reused = reused,
+            EngineEvent::Prompt { reused, .. } => self.reused = reused,
             EngineEvent::Token(id, logits) => {
                 self.tokens.push(id);
                 if let TokenLogits::Logprobs(logprobs) = logits {
@@ -194,7 +195,8 @@ impl Making {
             }
             EngineEvent::Finished(finish) => self.end(finish),
             // Failures are errors of `next`; nothing else was requested.
-            EngineEvent::Reading { .. }
+            EngineEvent::Waiting { .. }
+            | EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)
             | EngineEvent::Refused(_)

@@ -454,7 +454,7 @@ impl Model {
                 ..Request::default()
             };
             let (logits, grammar) = (LogitsWanted::All, None);
-            let request = GenerateRequest { request, logits, grammar };
+            let request = GenerateRequest { request, logits, grammar, thinking: None };
             Ok::<_, PyErr>(self.worker.generate(request)?)
         })?;
         let (mut numbers, mut rows) = (Vec::new(), 0);

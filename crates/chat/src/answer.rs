@@ -8,6 +8,8 @@ pub use alight_text::output::{Limits, Tools};
 use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
+use crate::custom::CustomInput;
+
 /// Separates two parts that the model divided by markers.
 const BLANK: &str = "\n\n";
 
@@ -20,7 +22,7 @@ pub enum Delta {
     Thinking(String),
     /// The start of a tool call: its name, and its arguments if they arrive whole.
     Call(Call),
-    /// More arguments of that call. Joined, the pieces are the text that the model wrote.
+    /// More arguments of that call. Joined, the pieces are the text that the model wrote; of a custom tool's call, they are its input.
     Arguments(String),
 }
 
@@ -35,6 +37,8 @@ pub struct AnswerOptions {
     pub call: bool,
     /// True if the answer ends where a second call begins.
     pub one_call: bool,
+    /// The names of the tools that get a text, which is the only argument of the functions that the model calls.
+    pub custom: Vec<String>,
     /// Texts that end the answer and are not part of it.
     pub stops: Vec<String>,
     /// Further limits, as clients of llama-server set them.
@@ -69,6 +73,7 @@ impl Answer {
                 tools: asked.tools.is_some(),
                 call: asked.call,
                 one_call: asked.one_call,
+                custom: asked.custom.clone(),
                 ..Sorter::default()
             },
         }
@@ -78,14 +83,18 @@ impl Answer {
     /// ([`Answer::stopped`]) or by a limit. Everything before the end has been emitted then.
     pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
         let Answer { spans, sorter, .. } = self;
-        let ended = spans.push(token, &mut |span| sorter.take(&span, each));
-        ended || sorter.full
+        let ended = spans.push(token, &mut |span| sorter.take(&span, each)) || sorter.full;
+        if ended {
+            sorter.end_input(each);
+        }
+        ended
     }
 
     /// Ends the answer, and emits the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
         let Answer { spans, sorter, .. } = self;
         spans.finish(&mut |span| sorter.take(&span, each));
+        sorter.end_input(each);
     }
 
     /// The number of bytes of text that have arrived, and of those that were passed on.
@@ -124,6 +133,9 @@ struct Sorter {
     one_call: bool,
     full: bool,
     called: bool,
+    /// The custom tools, and the input of the call of one.
+    custom: Vec<String>,
+    input: Option<CustomInput>,
     /// True if there was any text for the user, and any thinking.
     begun: [bool; 2],
     /// The index of the part written last.
@@ -146,17 +158,14 @@ impl Sorter {
             }
             Part::Call(call) if self.tools || self.call => {
                 (self.divided, self.called) = (true, true);
-                return match call.name.is_empty() {
-                    false => each(Delta::Call(call.clone())),
-                    true if call.arguments.is_empty() => {}
-                    true => each(Delta::Arguments(call.arguments.clone())),
-                };
+                return self.call(call, each);
             }
             _ if self.call && !self.tools => return,
             Part::Answer | Part::Call(_) if self.call => return,
             Part::Answer | Part::Call(_) => 0,
             Part::Thinking => 1,
         };
+        self.end_input(each);
         let divided = std::mem::take(&mut self.divided) || self.last != Some(which);
         let blank = if divided && self.begun[which] { BLANK } else { "" };
         let text = format!("{blank}{}", span.raw);
@@ -164,6 +173,33 @@ impl Sorter {
         if !text.is_empty() {
             self.begun[which] = true;
             each(if which == 0 { Delta::Content(text) } else { Delta::Thinking(text) });
+        }
+    }
+}
+
+impl Sorter {
+    /// Takes a call, or more of its arguments if it has no name.
+    fn call(&mut self, call: &Call, each: &mut dyn FnMut(Delta)) {
+        let mut call = call.clone();
+        if !call.name.is_empty() {
+            self.end_input(each);
+            self.input = self.custom.contains(&call.name).then(CustomInput::default);
+        }
+        if let Some(input) = &mut self.input {
+            call.arguments = input.push(&call.arguments);
+        }
+        if !call.name.is_empty() {
+            each(Delta::Call(call));
+        } else if !call.arguments.is_empty() {
+            each(Delta::Arguments(call.arguments));
+        }
+    }
+
+    /// Ends the input of a custom tool's call.
+    fn end_input(&mut self, each: &mut dyn FnMut(Delta)) {
+        let rest = self.input.take().map(CustomInput::finish).unwrap_or_default();
+        if !rest.is_empty() {
+            each(Delta::Arguments(rest));
         }
     }
 }
@@ -186,6 +222,17 @@ pub fn joined(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
 pub fn input(call: &Call) -> Value {
     let arguments: Option<Value> = serde_json::from_str(&call.arguments).ok();
     arguments.filter(Value::is_object).unwrap_or_else(|| json!({}))
+}
+
+/// Returns a call in OpenAI's format; that of a custom tool has a text as its input.
+pub fn openai_call(id: String, name: &str, arguments: &str, is_custom: bool) -> Value {
+    match is_custom {
+        true => json!({"id": id, "type": "custom", "custom": {"name": name, "input": arguments}}),
+        false => {
+            let function = json!({"name": name, "arguments": arguments});
+            json!({"id": id, "type": "function", "function": function})
+        }
+    }
 }
 
 /// A whole answer.
@@ -212,8 +259,9 @@ impl Message {
         }
     }
 
-    /// The message in OpenAI's format. `id` names the calls to which the model gave no id that it wants again.
-    pub fn openai(self, id: impl Fn(usize) -> String) -> Value {
+    /// The message in OpenAI's format. `id` names the calls to which the model gave no id that it wants again; those of the tools in `custom`
+    /// have a text as their input.
+    pub fn openai(self, custom: &[String], id: impl Fn(usize) -> String) -> Value {
         let none = self.content.is_empty() && !self.calls.is_empty();
         let content = if none { Value::Null } else { self.content.into() };
         let mut message = json!({"role": "assistant", "content": content});
@@ -222,11 +270,13 @@ impl Message {
         }
         if !self.calls.is_empty() {
             let calls = self.calls.into_iter().enumerate().map(|(i, call)| {
-                json!({
-                    "id": call.id.unwrap_or_else(|| id(i)),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                })
+                let is_custom = custom.contains(&call.name);
+                openai_call(
+                    call.id.unwrap_or_else(|| id(i)),
+                    &call.name,
+                    &call.arguments,
+                    is_custom,
+                )
             });
             message["tool_calls"] = calls.collect();
         }
@@ -264,6 +314,31 @@ mod tests {
         let mut sorter = Sorter { tools: true, call: true, ..Sorter::default() };
         spans.iter().for_each(|span| sorter.take(span, &mut |delta| message.take(delta)));
         assert_eq!((&*message.content, &*message.thinking), ("", "Hm."));
+    }
+
+    #[test]
+    fn the_call_of_a_custom_tool_has_its_input() {
+        let piece = |name: &str, arguments: &str| Span {
+            part: Part::Call(Call::new(name, arguments)),
+            raw: "",
+        };
+        let spans = [
+            piece("f", ""),
+            piece("", "{\"input\": \"a\\"),
+            piece("", "nb"),
+            piece("", "\"}"),
+            piece("g", "{\"input\": 1}"),
+        ];
+        let mut sorter = Sorter { tools: true, custom: vec!["f".to_owned()], ..Sorter::default() };
+        let mut message = Message::default();
+        spans.iter().for_each(|span| sorter.take(span, &mut |delta| message.take(delta)));
+        let message = message.openai(&["f".to_owned()], |i| i.to_string());
+        let custom = json!({"name": "f", "input": "a\nb"});
+        assert_eq!(
+            message["tool_calls"][0],
+            json!({"id": "0", "type": "custom", "custom": custom})
+        );
+        assert_eq!(message["tool_calls"][1]["function"]["arguments"], "{\"input\": 1}");
     }
 
     #[test]

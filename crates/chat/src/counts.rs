@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use alight_model::DraftCounts;
+
 /// Upper bounds of the histogram's buckets, in seconds.
 pub const BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
@@ -42,6 +44,8 @@ pub struct Task {
     pub generated: usize,
     /// Maximum number of tokens to generate.
     pub most: usize,
+    /// The place that it waits for; `None`: any.
+    wanted: Option<usize>,
     asked: Instant,
     /// The times when it got its place, and its last token.
     began: Instant,
@@ -69,6 +73,8 @@ pub struct Totals {
     pub resting: bool,
     /// Bytes of memory used for kept prompts.
     pub kept: usize,
+    /// Drafts, and their tokens.
+    pub drafts: DraftCounts,
     /// The largest number of tokens of a sequence.
     pub longest: usize,
     /// Requests that have ended.
@@ -88,19 +94,32 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds a request. Places are assigned as the engine does: the lowest free one, to the request that came first.
-    pub fn came(&mut self, key: u64, prompt: usize, most: usize, asked: Instant) {
+    /// Adds a request that waits for a place, or for any. Places are assigned as the engine does: the lowest free one, to the request
+    /// that came first.
+    pub fn came(
+        &mut self,
+        key: u64,
+        [prompt, most]: [usize; 2],
+        place: Option<usize>,
+        asked: Instant,
+    ) {
         let began = Instant::now();
         let (read, reused, generated, last) = (0, 0, 0, None);
-        let task = Task { key, prompt, read, reused, generated, most, asked, began, last };
+        let wanted = place.filter(|place| *place < self.places.len());
+        let task = Task { key, prompt, read, reused, generated, most, wanted, asked, began, last };
         self.waiting.push_back(task);
         self.seat();
     }
 
     fn seat(&mut self) {
-        for place in self.places.iter_mut().filter(|place| place.is_none()) {
-            let Some(task) = self.waiting.pop_front() else { return };
-            *place = Some(Task { began: Instant::now(), ..task });
+        for (index, place) in self.places.iter_mut().enumerate() {
+            let fits = |task: &Task| task.wanted.is_none_or(|wanted| wanted == index);
+            if place.is_none()
+                && let Some(at) = self.waiting.iter().position(fits)
+            {
+                let task = self.waiting.remove(at);
+                *place = task.map(|task| Task { began: Instant::now(), ..task });
+            }
         }
     }
 
@@ -108,15 +127,21 @@ impl Totals {
         self.places.iter_mut().flatten().find(|task| task.key == key)
     }
 
-    /// The place of a request.
-    pub fn place(&self, key: u64) -> Option<usize> {
-        self.places.iter().position(|place| place.as_ref().is_some_and(|task| task.key == key))
-    }
-
     /// Records that `read` tokens of the prompt were read, of which `reused` were reused.
     pub fn reading(&mut self, key: u64, read: usize, reused: usize) {
         if let Some(task) = self.task(key) {
             (task.read, task.reused) = (read, reused);
+        }
+    }
+
+    /// Records that the engine computes a request at this place. Where requests end between two of its steps, it may be another one
+    /// than is recorded.
+    pub fn placed(&mut self, key: u64, place: usize) {
+        let own = |place: &Option<Task>| place.as_ref().is_some_and(|task| task.key == key);
+        if let Some(recorded) = self.places.iter().position(own)
+            && place < self.places.len()
+        {
+            self.places.swap(recorded, place);
         }
     }
 
@@ -167,6 +192,13 @@ impl Totals {
         self.places.iter_mut().for_each(|place| *place = None);
     }
 
+    /// Counts draft tokens.
+    pub fn drafted(&mut self, drafts: DraftCounts) {
+        self.drafts.drafts += drafts.drafts;
+        self.drafts.proposed += drafts.proposed;
+        self.drafts.accepted += drafts.accepted;
+    }
+
     /// Counts a step of the engine.
     pub fn step(&mut self) {
         self.steps += 1;
@@ -210,7 +242,8 @@ mod tests {
         let keys = |totals: &Totals| -> Vec<Option<u64>> {
             totals.places.iter().map(|place| place.as_ref().map(|task| task.key)).collect()
         };
-        counts.count(|totals| (0..4).for_each(|key| totals.came(key, 10, 5, Instant::now())));
+        counts
+            .count(|totals| (0..4).for_each(|key| totals.came(key, [10, 5], None, Instant::now())));
         assert_eq!(keys(&counts.now()), [Some(0), Some(1)]);
         counts.count(|totals| {
             totals.reading(0, 4, 2);
@@ -231,6 +264,30 @@ mod tests {
         assert_eq!((times(&totals.first_token), times(&totals.next_token)), (1, 1));
         counts.count(Totals::clear);
         assert_eq!((counts.now().processing(), counts.now().failed), (0, 2));
+    }
+
+    #[test]
+    fn a_request_waits_for_its_place_and_is_where_the_engine_has_it() {
+        let counts = Counts::new(2);
+        let keys = |counts: &Counts| -> Vec<Option<u64>> {
+            let totals = counts.now();
+            totals.places.iter().map(|place| place.as_ref().map(|task| task.key)).collect()
+        };
+        let came = |key: u64, place| {
+            counts.count(|totals| totals.came(key, [10, 5], place, Instant::now()));
+        };
+        came(0, Some(1));
+        assert_eq!(keys(&counts), [None, Some(0)]);
+        came(1, Some(1));
+        came(2, None);
+        came(3, Some(9));
+        assert_eq!(keys(&counts), [Some(2), Some(0)]);
+        counts.count(|totals| totals.gone(0));
+        assert_eq!(keys(&counts), [Some(2), Some(1)]);
+        counts.count(|totals| totals.gone(2));
+        assert_eq!(keys(&counts), [Some(3), Some(1)]);
+        counts.count(|totals| totals.placed(3, 1));
+        assert_eq!(keys(&counts), [Some(1), Some(3)]);
     }
 
     #[test]

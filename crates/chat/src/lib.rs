@@ -4,7 +4,7 @@
 //! - [`body`]: requests in OpenAI's format, field by field, with errors that name the field;
 //! - [`grammar`]: answers constrained to a JSON schema, a grammar, a regular expression, or a tool call;
 //! - [`worker`]: the thread that owns an engine, and [`counts`], its counters; `health`, its state;
-//! - [`answer`]: tokens into text, thinking and tool calls, up to a stop text.
+//! - [`answer`]: tokens into text, thinking and tool calls, up to a stop text; [`thinking`], a limit on the thinking.
 //!
 //! **Invariant:** nothing here depends on HTTP, a terminal or Python; nothing is printed.
 //!
@@ -13,9 +13,11 @@
 pub mod answer;
 pub mod body;
 pub mod counts;
+mod custom;
 pub mod decoded;
 pub mod grammar;
 mod health;
+pub mod thinking;
 pub mod worker;
 
 /// Reports messages to the user.

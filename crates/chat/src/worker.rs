@@ -27,13 +27,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use alight_model::{
-    Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError, OfPrompt,
-    Request, RequestId,
+    Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError,
+    OfPrompt, Request, RequestId,
 };
 
 use crate::counts::{Counts, Totals};
 use crate::grammar::{Held, Masks};
 use crate::health::Health;
+use crate::thinking::ThinkingBudget;
 
 /// A prompt is worth a file if at least this many of its tokens were new.
 const MIN_NEW_TOKENS: usize = 64;
@@ -59,6 +60,8 @@ pub struct GenerateRequest {
     pub logits: LogitsWanted,
     /// The constraint on the answer.
     pub grammar: Option<Held>,
+    /// The limit on its thinking.
+    pub thinking: Option<ThinkingBudget>,
 }
 
 /// The output requested for the logits of a position.
@@ -104,6 +107,11 @@ pub enum EngineEvent {
     PromptToken(u32, TokenLogits),
     /// The prompt as a vector, `[hidden]`. The last event.
     Embedding(Vec<f32>),
+    /// It waits for a place. Sent when it begins to wait, and whenever the number has changed.
+    Waiting {
+        /// Number of requests that get a place first.
+        before: usize,
+    },
     /// Progress of the prompt; there is more to read.
     Reading {
         /// Number of tokens read, including reused ones.
@@ -115,6 +123,8 @@ pub enum EngineEvent {
     Prompt {
         /// Number of its tokens that were reused.
         reused: usize,
+        /// The place that computes it.
+        place: usize,
     },
     /// The next token, and the logits of its position.
     Token(u32, TokenLogits),
@@ -201,8 +211,8 @@ pub struct Worker {
     counts: Arc<Counts>,
     health: Arc<Health>,
     stuck_after: Duration,
-    /// When it was first asked to quit.
-    quitting: OnceLock<Instant>,
+    /// When it was first asked to quit, which ends the current step.
+    quitting: Arc<OnceLock<Instant>>,
     thread: Mutex<Option<RunningThread>>,
 }
 
@@ -235,6 +245,12 @@ impl Drop for RunningRequest {
         // A thread that has ended has no requests.
         let _ = self.commands.send(Command::Cancel(self.key, self.wanted));
     }
+}
+
+/// Cancels from the moment on at which `quitting` is set.
+fn cancel_when_set(quitting: &Arc<OnceLock<Instant>>) -> Cancel {
+    let quitting = Arc::clone(quitting);
+    Cancel::when(move || quitting.get().is_some())
 }
 
 /// Creates an engine for a model, for which `draft` proposes tokens.
@@ -289,13 +305,15 @@ impl Worker {
         let [(ends, ended), (ends_watch, watched)] = [channel(), channel()];
         let context = config.engine.context;
         let page = Arc::<OnceLock<_>>::default();
+        let quitting = Arc::<OnceLock<_>>::default();
         let work = {
             let (page, counts) = (Arc::clone(&page), Arc::clone(&counts));
             let health = Arc::clone(&health);
+            let cancel = cancel_when_set(&quitting);
             move || {
                 // Dropped after the model, also by a panic.
                 let _ends = (ends, ends_watch);
-                let thread = EngineThread { model, draft, config, page, counts, health };
+                let thread = EngineThread { model, draft, config, page, counts, health, cancel };
                 thread.run(&received, &made);
             }
         };
@@ -317,7 +335,7 @@ impl Worker {
             counts,
             health,
             stuck_after,
-            quitting: OnceLock::new(),
+            quitting,
             thread: Mutex::new(Some(RunningThread { handle, ended })),
         };
         if starts_engine {
@@ -380,7 +398,7 @@ impl Worker {
         let _ = self.commands.send(Command::Between(work));
     }
 
-    /// Begins to end the thread: see [`Worker::quit`].
+    /// Begins to end the thread: see [`Worker::quit`]. The current step ends within milliseconds.
     pub fn begin_quit(&self) {
         self.quitting.get_or_init(Instant::now);
         let _ = self.commands.send(Command::Quit);
@@ -421,6 +439,7 @@ struct EngineThread<M> {
     page: Arc<OnceLock<(usize, usize)>>,
     counts: Arc<Counts>,
     health: Arc<Health>,
+    cancel: Cancel,
 }
 
 /// The reason why an engine is no longer needed.
@@ -435,7 +454,8 @@ impl<M: AsModel> EngineThread<M> {
         let EngineThread { config, page, counts, health, .. } = self;
         let (model, draft) = (self.model.as_model(), self.draft.as_ref().map(AsModel::as_model));
         let make = || {
-            let engine = engine(model, draft, &config.engine)?;
+            let mut engine = engine(model, draft, &config.engine)?;
+            engine.cancel_by(self.cancel.clone());
             // The same for each engine of the model.
             page.get_or_init(|| engine.page());
             Ok(engine)
@@ -539,6 +559,8 @@ struct Active {
     echoed: Vec<u32>,
     /// The salt and the prompt, until the prompt is read.
     prompt: Option<OwnPrompt>,
+    /// The last reported number of requests that get a place before it.
+    before: Option<usize>,
 }
 
 /// An engine, and the state of its requests. Its owner calls [`step`](Self::step); nothing here needs a thread.
@@ -605,6 +627,11 @@ impl<'m> EngineLoop<'m> {
         self.add(key, request, on_event, Instant::now());
     }
 
+    /// Lets `cancel` end a step early, which ends its requests.
+    pub fn cancel_by(&mut self, cancel: Cancel) {
+        self.engine.cancel_by(cancel);
+    }
+
     /// Cancels a request that has not ended.
     pub fn cancel(&mut self, key: u64) {
         self.end(key, false);
@@ -659,9 +686,7 @@ impl<'m> EngineLoop<'m> {
                 }
             }
         }
-        for (_, mut active) in self.active.drain() {
-            (active.on_event)(EngineEvent::Ending);
-        }
+        self.end_all(|| EngineEvent::Ending);
         while !self.keep.is_empty() {
             self.keep_one();
         }
@@ -674,18 +699,26 @@ impl<'m> EngineLoop<'m> {
     }
 
     fn add(&mut self, key: u64, request: GenerateRequest, mut on_event: OnEvent, asked: Instant) {
-        let GenerateRequest { request, logits, grammar } = request;
+        let GenerateRequest { request, logits, grammar, thinking } = request;
         let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
         let constraint = grammar.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
-        let Request { prompt, salt, max_tokens, of_prompt, .. } = &request;
+        let constraint = match thinking {
+            Some(budget) => Some(budget.constraint(&request.prompt, constraint)),
+            None => constraint,
+        };
+        let Request { prompt, salt, max_tokens, of_prompt, place, .. } = &request;
         let own = Some((salt.clone(), prompt.clone()));
         let echoed = if *of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
-        let (prompt_tokens, max_tokens) = (prompt.len(), *max_tokens);
+        let (lengths, place) = ([prompt.len(), *max_tokens], *place);
         match self.engine.add_constrained(request, constraint) {
             Ok(id) => {
-                self.counts.count(|all| all.came(key, prompt_tokens, max_tokens, asked));
+                self.counts.count(|all| all.came(key, lengths, place, asked));
                 self.ids.insert(key, id);
-                self.active.insert(id, Active { key, on_event, logits, echoed, prompt: own });
+                self.active.insert(
+                    id,
+                    Active { key, on_event, logits, echoed, prompt: own, before: None },
+                );
+                self.report_queue();
             }
             Err(error) => {
                 self.counts.count(|all| all.failed += 1);
@@ -703,6 +736,21 @@ impl<'m> EngineLoop<'m> {
                 *(if left { &mut all.left } else { &mut all.ended }) += 1;
                 all.gone(key);
             });
+            self.report_queue();
+        }
+    }
+
+    /// Reports to each request that waits for a place how many get one first, unless that is known.
+    fn report_queue(&mut self) {
+        let mut waiting = Vec::new();
+        self.counts.count(|all| waiting.extend(all.waiting.iter().map(|task| task.key)));
+        for (before, key) in waiting.iter().enumerate() {
+            let request = self.ids.get(key).and_then(|id| self.active.get_mut(id));
+            if let Some(request) = request
+                && request.before.replace(before) != Some(before)
+            {
+                (request.on_event)(EngineEvent::Waiting { before });
+            }
         }
     }
 
@@ -711,27 +759,27 @@ impl<'m> EngineLoop<'m> {
         let EngineLoop { model, engine, active, ids, keep, prompts, counts, .. } = self;
         counts.count(Totals::step);
         let vocab = model.tokenizer().vocab_size();
+        let mut place_is_free = false;
         // The logits may have padding after the tokens.
         let of_tokens = |logits: &'_ [f32]| logits.len().min(vocab);
         let mut on_event = |id, event: Event<'_>| {
             let Some(request) = active.get_mut(&id) else { return };
             let key = request.key;
             let event = match event {
-                Event::Prompt { reused } => {
-                    let mut place = None;
+                Event::Prompt { reused, place } => {
                     counts.count(|all| {
-                        place = all.place(key);
+                        all.placed(key, place);
                         all.read(key, reused);
                     });
                     if let Some(prompt) = request.prompt.take() {
                         if prompt.1.len() - reused >= MIN_NEW_TOKENS {
                             keep.push_back(prompt.clone());
                         }
-                        if let Some(last) = place.and_then(|place| prompts.get_mut(place)) {
+                        if let Some(last) = prompts.get_mut(place) {
                             *last = Some(prompt);
                         }
                     }
-                    EngineEvent::Prompt { reused }
+                    EngineEvent::Prompt { reused, place }
                 }
                 Event::Token(token, logits) => {
                     counts.count(|all| all.token(key));
@@ -770,6 +818,7 @@ impl<'m> EngineLoop<'m> {
             // If the receiver no longer listens, a cancel command has been sent or will follow.
             (request.on_event)(event);
             if ended {
+                place_is_free = true;
                 ids.remove(&request.key);
                 active.remove(&id);
             }
@@ -778,8 +827,14 @@ impl<'m> EngineLoop<'m> {
             Ok(_) => {
                 self.health.tried(None);
             }
+            Err(ModelError::Cancelled) => self.end_all(|| EngineEvent::Ending),
             Err(error) => self.fail_all(error),
         }
+        if place_is_free {
+            self.report_queue();
+        }
+        let drafts = self.engine.take_draft_counts();
+        self.counts.count(|all| all.drafted(drafts));
         self.count_kept();
         while self.keep.len() > MAX_PENDING_PROMPTS {
             self.keep_one();
@@ -796,10 +851,15 @@ impl<'m> EngineLoop<'m> {
             (self.log)(&format!("a step has failed: {error}; the next request tries again"));
         }
         let error = Arc::new(error);
+        self.end_all(|| EngineEvent::EngineFailed(Arc::clone(&error)));
+    }
+
+    /// Hands a last event to all requests, which the engine has already dropped.
+    fn end_all(&mut self, event: impl Fn() -> EngineEvent) {
         self.ids.clear();
         self.counts.count(Totals::clear);
         for (_, mut request) in self.active.drain() {
-            (request.on_event)(EngineEvent::EngineFailed(Arc::clone(&error)));
+            (request.on_event)(event());
         }
     }
 

@@ -4,6 +4,9 @@
 use alight_model::MAX_CONTEXT;
 use alight_text::Encoder;
 
+/// The most positions that a conversation has without being asked for more.
+const MAX_GROWN_CONTEXT: usize = 1 << 17;
+
 /// Parses a number of positions; 0 means those that a model was trained for.
 pub fn positions(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
@@ -25,7 +28,7 @@ pub struct LimitArgs {
 
     /// Context size in tokens [default: 4096]
     ///
-    /// 0: as many as it was trained for. The default is less if it was trained for less.
+    /// 0: as many as it was trained for. The default is less if it was trained for less, and more for a prompt that needs more.
     #[arg(short = 'c', long, value_name = "N", value_parser = positions)]
     ctx_size: Option<usize>,
 
@@ -48,6 +51,15 @@ impl LimitArgs {
     /// `trained` of them.
     pub fn context(&self, trained: usize) -> usize {
         alight_model::context(self.ctx_size, trained)
+    }
+
+    /// Returns the most positions that a conversation may have for a prompt that needs more than the default: those that the model was
+    /// trained for, unless a number was given.
+    pub fn max_context(&self, trained: usize) -> usize {
+        match self.ctx_size {
+            Some(_) => self.context(trained),
+            None => trained.clamp(self.context(trained), MAX_GROWN_CONTEXT),
+        }
     }
 
     /// Returns the encoder, with or without thinking.

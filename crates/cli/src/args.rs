@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 
+use clap::builder::ValueParser;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 
 use crate::account::RusageArgs;
 use crate::batch::BatchArgs;
@@ -163,16 +164,22 @@ fn long_version() -> &'static str {
 }
 
 /// Returns the command line. Each option with a value accepts a negative number (llama.cpp has `--top-k -1`); an option without
-/// negative values reports that itself.
+/// negative values reports that itself. Shells complete the names of files where a path is expected.
 pub fn command() -> clap::Command {
-    fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    fn adapted(command: clap::Command) -> clap::Command {
         let command = command.mut_args(|argument| {
             let takes = argument.get_action().takes_values() && !argument.is_positional();
-            argument.allow_negative_numbers(takes)
+            let is_path =
+                argument.get_value_parser().type_id() == ValueParser::path_buf().type_id();
+            let argument = argument.allow_negative_numbers(takes);
+            match argument.get_value_hint() {
+                ValueHint::Unknown if is_path => argument.value_hint(ValueHint::FilePath),
+                _ => argument,
+            }
         });
-        command.mut_subcommands(with_negative_numbers)
+        command.mut_subcommands(adapted)
     }
-    with_negative_numbers(Cli::command())
+    adapted(Cli::command())
 }
 
 /// Returns the help or the version if `words` request one: those depend on no setting.

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{say, units};
+use crate::{layout, say, units};
 
-/// Characters of the bar.
-const WIDTH: u64 = 30;
+/// The most columns of the bar between its brackets, and the fewest: with less, the numbers stand alone.
+const WIDTHS: [usize; 2] = [30, 8];
 /// Minimum interval between two updates.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,13 +38,8 @@ impl Bar {
         } else {
             "waiting for the disk".to_owned()
         };
-        say::progress(&format!(
-            "{} {} {} of {}, {text}",
-            self.what,
-            picture(done, total),
-            units::bytes(done),
-            units::bytes(total),
-        ));
+        let text = format!("{} of {}, {text}", units::bytes(done), units::bytes(total));
+        self.draw(Some((done, total)), &text);
     }
 
     /// Shows a text, after a bar if the progress is known. Cheap when called often.
@@ -52,8 +47,12 @@ impl Bar {
         if self.elapsed(false).is_none() {
             return;
         }
-        let picture = share.map_or(String::new(), |(done, total)| picture(done, total) + " ");
-        say::progress(&format!("{} {picture}{}", self.what, text()));
+        self.draw(share, &text());
+    }
+
+    fn draw(&self, share: Option<(u64, u64)>, text: &str) {
+        let Some(columns) = say::columns() else { return };
+        say::progress(&line(self.what, share, text, columns));
     }
 
     /// Returns the time since the start if an update is due, or if `always`.
@@ -84,11 +83,23 @@ fn speed_and_rest(done: u64, rest: u64, elapsed: Duration) -> String {
     format!("{speed}, {} left", units::duration(rest as f64 / rate))
 }
 
+/// Returns the line, with a bar if there are columns left for one.
+fn line(what: &str, share: Option<(u64, u64)>, text: &str, columns: usize) -> String {
+    let [most, fewest] = WIDTHS;
+    // Two brackets and two blanks.
+    let left = columns.saturating_sub(layout::width(what) + layout::width(text) + 4).min(most);
+    match share {
+        Some((done, total)) if left >= fewest => {
+            format!("{what} {} {text}", picture(done, total, left))
+        }
+        _ => format!("{what} {text}"),
+    }
+}
+
 /// `[████      ]`.
-fn picture(done: u64, total: u64) -> String {
-    let full =
-        (u128::from(done.min(total)) * u128::from(WIDTH) / u128::from(total.max(1))) as usize;
-    format!("[{}{}]", "█".repeat(full), " ".repeat(WIDTH as usize - full))
+fn picture(done: u64, total: u64, columns: usize) -> String {
+    let full = (u128::from(done.min(total)) * columns as u128 / u128::from(total.max(1))) as usize;
+    format!("[{}{}]", "█".repeat(full), " ".repeat(columns - full))
 }
 
 #[cfg(test)]
@@ -107,8 +118,16 @@ mod tests {
 
     #[test]
     fn the_bar_fills() {
-        assert_eq!(picture(0, 0), format!("[{}]", " ".repeat(30)));
-        assert_eq!(picture(u64::MAX / 2 + 1, u64::MAX).matches('█').count(), 15);
-        assert_eq!(picture(7, 7), format!("[{}]", "█".repeat(30)));
+        assert_eq!(picture(0, 0, 30), format!("[{}]", " ".repeat(30)));
+        assert_eq!(picture(u64::MAX / 2 + 1, u64::MAX, 30).matches('█').count(), 15);
+        assert_eq!(picture(7, 7, 9), format!("[{}]", "█".repeat(9)));
+    }
+
+    #[test]
+    fn the_bar_takes_the_columns_that_are_left() {
+        let of = |columns| line("copying", Some((1, 2)), "1 of 2", columns);
+        assert_eq!(of(200), format!("copying {} 1 of 2", picture(1, 2, 30)));
+        assert_eq!(of(25), "copying [████    ] 1 of 2");
+        assert_eq!(of(24), "copying 1 of 2");
     }
 }

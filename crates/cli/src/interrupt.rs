@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use alight_model::Cancel;
 use rusage::inherited::is_ignored;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -113,6 +114,11 @@ impl Interrupt {
     /// Returns true if Ctrl-C has been pressed since the flag was last taken.
     pub fn pressed(self) -> bool {
         PRESSED.load(Ordering::Relaxed)
+    }
+
+    /// Returns what ends a computation while it is [pressed](Interrupt::pressed).
+    pub fn cancel(self) -> Cancel {
+        Cancel::when(move || self.pressed())
     }
 
     /// Runs `work` on a thread of its own, so that Ctrl-C has its effect at once, whatever that thread is doing: this returns

@@ -35,6 +35,7 @@ mod habits;
 mod hub;
 mod inspect;
 mod interrupt;
+mod layout;
 mod man;
 mod new_file;
 mod open;
@@ -60,7 +61,6 @@ mod text_input;
 mod threads;
 mod tokenize;
 mod units;
-mod wrap;
 
 use std::env;
 use std::process::ExitCode;

@@ -12,15 +12,26 @@ use std::sync::OnceLock;
 
 use serde::{Serialize, Serializer};
 
+use crate::layout::words::Wrap;
+use crate::layout::{self, lines};
 use crate::outcome::Outcome;
 use crate::say;
 use crate::terminal_text::{self, Filter};
-use crate::wrap::Wrap;
 
 /// Writes a text in which nothing drives a terminal: a report whose strings from files went through
 /// [`printable`](terminal_text::printable).
 pub fn report(text: impl AsRef<[u8]>) -> Outcome {
     Ok(stdout()?.write_all(text.as_ref())?)
+}
+
+/// [`report`] for people, of lines whose words a terminal does not break.
+pub fn lines(text: &str) -> Outcome {
+    report(lines::fit(text, columns()))
+}
+
+/// Returns the columns of stdout, if it is a terminal that can move its cursor.
+pub fn columns() -> Option<usize> {
+    layout::columns(io::stdout())
 }
 
 /// Writes a value as a line of JSON.
@@ -67,17 +78,11 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Begins a text.
+    /// Begins a text, whose words a terminal does not break.
     pub fn new() -> Stream {
         let filter = io::stdout().is_terminal().then(Filter::default);
-        Stream { filter, wrap: None, safe: String::new(), shown: String::with_capacity(1024) }
-    }
-
-    /// Begins a text whose words a terminal does not break.
-    pub fn wrapped() -> Stream {
-        let size = terminal_size::terminal_size_of(io::stdout()).filter(|_| !say::is_dumb());
-        let wrap = size.map(|(columns, _)| Wrap::new(columns.0.into()));
-        Stream { wrap, ..Stream::new() }
+        let wrap = columns().map(Wrap::new);
+        Stream { filter, wrap, safe: String::new(), shown: String::with_capacity(1024) }
     }
 
     /// Appends a piece to the displayed text, made harmless.
@@ -88,6 +93,7 @@ impl Stream {
             Some(wrap) => {
                 self.safe.clear();
                 push(filter, &mut self.safe);
+                wrap.resize(columns().unwrap_or(usize::MAX));
                 wrap.push(&self.safe, &mut self.shown);
             }
         }

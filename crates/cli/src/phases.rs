@@ -4,26 +4,28 @@ use std::time::Duration;
 
 use rusage::Phase;
 
+use crate::layout::table::{Style, Table};
 use crate::units;
 
+/// The first column begins as the labels of the lines above it.
+const HEAD: [&str; 8] =
+    ["used       ", "wall", "cpu", "kernel", "minor", "major", "read", "switches"];
+
 /// Returns a table of the resources used by the phases, one line each.
-pub fn table(phases: &[Phase]) -> String {
+pub fn table(phases: &[Phase], columns: Option<usize>) -> String {
     let ms = |time: Duration| units::ms(time.as_secs_f64() * 1e3);
-    let mut text = format!(
-        "{:<12} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11} {:>9}",
-        "used", "wall", "cpu", "kernel", "minor", "major", "read", "switches"
-    );
+    let mut table = Table::new(HEAD, 1, Style::Plain);
     for Phase { name, usage } in phases {
-        text.push_str(&format!(
-            "\n{name:<12} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11} {:>9}",
+        table.row([
+            (*name).to_owned(),
             ms(usage.wall),
             ms(usage.cpu()),
             ms(usage.system),
-            usage.minor_faults,
-            usage.major_faults,
+            usage.minor_faults.to_string(),
+            usage.major_faults.to_string(),
             usage.read_bytes.map_or("?".to_owned(), units::bytes),
-            usage.voluntary_switches + usage.involuntary_switches,
-        ));
+            (usage.voluntary_switches + usage.involuntary_switches).to_string(),
+        ]);
     }
-    text
+    table.text(columns)
 }

@@ -1,18 +1,19 @@
 //! The folder of computed prompts: its location, `alight cache`, and notes on unusable files.
 
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use alight_model::{IgnoredPrompt, PromptFolder};
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::ValueHint;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Serialize;
 
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
-use crate::{folders, output, plain, say, units};
+use crate::{folders, output, pack, plain, say, units};
 
 /// Maximum bytes of all prompts together.
 const LIMIT: u64 = 16 << 30;
@@ -25,6 +26,10 @@ pub struct CacheArgs {
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "on",
           value_hint = ValueHint::DirPath, value_parser = OsStringValueParser::new().map(Keep::of))]
     cache: Option<Keep>,
+
+    /// Keep nothing of the prompt, and use nothing that was kept: the same as --cache=off
+    #[arg(long, conflicts_with = "cache")]
+    no_cache: bool,
 }
 
 /// The setting for keeping prompts.
@@ -51,6 +56,7 @@ impl CacheArgs {
     /// Returns the folder, if prompts are to be kept.
     pub fn folder(&self) -> Outcome<Option<PromptFolder>> {
         match &self.cache {
+            _ if self.no_cache => Ok(None),
             None | Some(Keep::No) => Ok(None),
             Some(Keep::Yes) => folder(None).map(Some),
             Some(Keep::In(path)) => folder(Some(path.clone())).map(Some),
@@ -85,6 +91,8 @@ Examples:
   alight cache info                          where, how many, how much
   alight cache clear                         removes all of it
 
+Packed files of `run --pack` that could not be kept beside their models are listed and removed with the prompts.
+
 A kept prompt is a file of its own, which all processes map. It holds the conversation: only you may \
 read it. What was not used for longest goes when there are more than 16 GiB.")]
 pub struct CacheCommandArgs {
@@ -95,11 +103,11 @@ pub struct CacheCommandArgs {
 /// The action of `alight cache`.
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// List the prompts that are kept, those first that were last used
+    /// List what is kept, those prompts first that were last used
     List(FolderArgs),
-    /// Say where prompts are kept, how many, and how large they are
+    /// Show where prompts are kept, how many, and how large they are
     Info(FolderArgs),
-    /// Remove all prompts that are kept
+    /// Remove all that is kept
     Clear(FolderArgs),
 }
 
@@ -114,9 +122,11 @@ struct FolderArgs {
     json: bool,
 }
 
-/// A prompt that is kept.
+/// A prompt, or a packed file, that is kept.
 #[derive(Serialize)]
 struct Kept {
+    /// `prompt` or `packed`.
+    kind: &'static str,
     file: String,
     bytes: u64,
     /// Seconds since it was last used.
@@ -127,13 +137,16 @@ struct Kept {
     error: Option<String>,
 }
 
-/// All kept prompts.
+/// All that is kept.
 #[derive(Serialize)]
 struct Info {
     folder: String,
     prompts: usize,
     bytes: u64,
     limit: u64,
+    /// Packed files of `run --pack` that are not next to their models, and their bytes.
+    packed: usize,
+    packed_bytes: u64,
 }
 
 /// Runs the command.
@@ -166,6 +179,7 @@ fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
         let unused = now.duration_since(listed.used).unwrap_or_default();
         let name = listed.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Kept {
+            kind: "prompt",
             file: name,
             bytes: listed.bytes,
             unused_seconds: unused.as_secs(),
@@ -178,8 +192,59 @@ fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
     Ok((folder, kept))
 }
 
+/// The packed files that are not next to their models. They belong to the user's folder, not to one that is `given`.
+struct PackedFiles {
+    cache: PathBuf,
+    files: Vec<(PathBuf, Metadata)>,
+}
+
+impl PackedFiles {
+    fn find(given: Option<&PathBuf>) -> Outcome<PackedFiles> {
+        let found = match given {
+            Some(_) => None,
+            None => pack::kept::all_in_cache().context("the packed files")?,
+        };
+        let (cache, paths) = found.unwrap_or_default();
+        // (A file may have been removed meanwhile.)
+        let known = |path: PathBuf| path.symlink_metadata().ok().map(|found| (path, found));
+        Ok(PackedFiles { cache, files: paths.into_iter().filter_map(known).collect() })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, found)| found.len()).sum()
+    }
+
+    fn listed(&self) -> impl Iterator<Item = Kept> {
+        self.files.iter().map(|(path, found)| Kept {
+            kind: "packed",
+            file: path.strip_prefix(&self.cache).unwrap_or(path).to_string_lossy().into_owned(),
+            bytes: found.len(),
+            unused_seconds: found
+                .accessed()
+                .ok()
+                .and_then(|used| used.elapsed().ok())
+                .unwrap_or_default()
+                .as_secs(),
+            model: None,
+            tokens: None,
+            error: None,
+        })
+    }
+
+    /// Removes them, and returns their number and bytes.
+    fn clear(&self) -> Outcome<(usize, u64)> {
+        for (path, _) in &self.files {
+            let removed = pack::kept::remove_from_cache(&self.cache, path);
+            removed.with_context(|| format!("'{}'", path.display()))?;
+        }
+        Ok((self.files.len(), self.bytes()))
+    }
+}
+
 fn list(args: FolderArgs) -> Outcome {
-    let (folder, kept) = kept(args.dir)?;
+    let packed = PackedFiles::find(args.dir.as_ref())?;
+    let (folder, mut kept) = kept(args.dir)?;
+    kept.extend(packed.listed());
     if kept.is_empty() && !args.json && say::is_terminal() {
         let folder = folder.path().display().to_string();
         say::line(&format!(
@@ -192,6 +257,7 @@ fn list(args: FolderArgs) -> Outcome {
     let mut text = String::new();
     for prompt in &kept {
         let what = match (&prompt.model, prompt.tokens, &prompt.error) {
+            _ if prompt.kind == "packed" => format!("packed  {}", one_line(&prompt.file)),
             (Some(model), Some(tokens), _) => format!("{tokens:>7} tokens  {}", one_line(model)),
             (_, _, error) => format!("of no use: {}", error.as_deref().unwrap_or_default()),
         };
@@ -199,35 +265,51 @@ fn list(args: FolderArgs) -> Outcome {
         let bytes = units::bytes(prompt.bytes);
         text += &format!("{bytes:>10}  {unused:>8} ago  {what}\n");
     }
-    output::report(text)
+    output::lines(&text)
 }
 
 fn info(args: FolderArgs) -> Outcome {
+    let packed = PackedFiles::find(args.dir.as_ref())?;
     let (folder, kept) = kept(args.dir)?;
     let info = Info {
         folder: folder.path().display().to_string(),
         prompts: kept.len(),
         bytes: kept.iter().map(|prompt| prompt.bytes).sum(),
         limit: LIMIT,
+        packed: packed.files.len(),
+        packed_bytes: packed.bytes(),
     };
     if args.json {
         return output::json(&info);
     }
     let (bytes, limit) = (units::bytes(info.bytes), units::bytes(info.limit));
-    let Info { folder, prompts, .. } = info;
+    let Info { folder, prompts, packed, packed_bytes, .. } = info;
+    let packed = match packed {
+        0 => String::new(),
+        n => format!("packed   {}, {}\n", units::so_many(n, "file"), units::bytes(packed_bytes)),
+    };
     output::report(format!(
-        "folder   {}\nprompts  {prompts}\nsize     {bytes} of at most {limit}\n",
+        "folder   {}\nprompts  {prompts}\nsize     {bytes} of at most {limit}\n{packed}",
         one_line(&folder)
     ))
 }
 
 fn clear(args: FolderArgs) -> Outcome {
+    let packed = PackedFiles::find(args.dir.as_ref())?;
     let folder = existing(args.dir)?;
     let (count, bytes) = folder.clear().map_err(|e| anyhow!(e))?;
     if args.json {
         let (folder, limit) = (folder.path().display().to_string(), LIMIT);
-        return output::json(&Info { folder, prompts: count, bytes, limit });
+        let (packed, packed_bytes) = packed.clear()?;
+        return output::json(&Info { folder, prompts: count, bytes, limit, packed, packed_bytes });
     }
-    say::line(&format!("removed {}, {}", units::so_many(count, "prompt"), units::bytes(bytes)));
+    let prompts = format!("{}, {}", units::so_many(count, "prompt"), units::bytes(bytes));
+    let packed = match packed.clear()? {
+        (0, _) => String::new(),
+        (n, bytes) => {
+            format!(", and {}, {}", units::so_many(n, "packed file"), units::bytes(bytes))
+        }
+    };
+    say::line(&format!("removed {prompts}{packed}"));
     Ok(())
 }

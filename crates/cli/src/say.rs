@@ -6,6 +6,8 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
+pub use crate::layout::is_dumb;
+use crate::layout::{self, lines};
 use crate::terminal_text::{one_line, printable};
 
 /// Prints an error: `alight: error: …`.
@@ -20,12 +22,12 @@ pub fn note(text: &str) {
 
 /// Prints a line without a label: an action and its file.
 pub fn line(text: &str) {
-    let _ = writeln!(stderr().lock(), "{}", one_line(text));
+    let _ = writeln!(stderr().lock(), "{}", lines::fit(&one_line(text), columns()));
 }
 
-/// Prints plain lines, for statistics and greetings.
+/// Prints plain lines, for statistics and greetings. A terminal breaks none of their words.
 pub fn plain(text: &str) {
-    let _ = writeln!(stderr().lock(), "{}", printable(text));
+    let _ = writeln!(stderr().lock(), "{}", lines::fit(&printable(text), columns()));
 }
 
 /// Prints a text that is already styled, and in which nothing else drives a terminal.
@@ -33,13 +35,18 @@ pub fn styled(text: &str) {
     let _ = stderr().lock().write_all(text.as_bytes());
 }
 
-/// Prints a progress line that overwrites the previous one. Only on a terminal that supports it.
+/// Prints a progress line that overwrites the previous one, cut where the terminal ends: only one line can be overwritten. Only on a
+/// terminal that supports it.
 pub fn progress(text: &str) {
+    let Some(columns) = columns() else { return };
     let mut err = stderr().lock();
-    if err.is_terminal() && !is_dumb() {
-        let _ = write!(err, "\r\x1b[K{}", one_line(text));
-        let _ = err.flush();
-    }
+    let _ = write!(err, "\r\x1b[K{}", layout::cut(&one_line(text), columns));
+    let _ = err.flush();
+}
+
+/// Returns the columns of stderr, if it is a terminal that can move its cursor.
+pub fn columns() -> Option<usize> {
+    layout::columns(stderr())
 }
 
 /// Returns true if stderr is a terminal.
@@ -55,14 +62,6 @@ pub fn colour() -> bool {
 /// Returns true if styled text may be written to a terminal: `NO_COLOR` unset or empty, and not a dumb one.
 pub fn colours_allowed() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && !is_dumb()
-}
-
-/// Returns true if the terminal only shows text.
-pub fn is_dumb() -> bool {
-    // (The names for which the line editor does not edit.)
-    let names = ["dumb", "cons25", "emacs"];
-    let term = std::env::var("TERM").unwrap_or_default();
-    names.iter().any(|name| term.eq_ignore_ascii_case(name))
 }
 
 fn labelled(label: &str, style: &str, text: &str) {

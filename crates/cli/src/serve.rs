@@ -11,6 +11,7 @@ use alight_server::{Listening, Options, Served, Server, Stopper, is_socket_file}
 use anyhow::{Context, anyhow};
 use listenfd::ListenFd;
 use rusage::inherited::is_ignored;
+use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -115,6 +116,15 @@ pub struct ServeArgs {
     #[command(flatten)]
     template: TemplateArgs,
 
+    /// Let the model think before its answers, where its template has a switch for that and a request does not set it; auto: as the
+    /// template does by itself
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    reasoning: Reasoning,
+
+    /// End the thinking before an answer after N tokens, if a request sets no such limit; -1: no limit
+    #[arg(long, value_name = "N", default_value_t = -1, value_parser = clap::value_parser!(i64).range(-1..))]
+    reasoning_budget: i64,
+
     #[command(flatten)]
     keep: KeepArgs,
 
@@ -151,6 +161,14 @@ pub struct ServeArgs {
 /// When requests are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum LogRequests {
+    Auto,
+    On,
+    Off,
+}
+
+/// When a model thinks before its answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Reasoning {
     Auto,
     On,
     Off,
@@ -252,6 +270,7 @@ pub fn main(args: ServeArgs) -> Outcome {
         slot_files: args.slot_save_path.clone(),
         rest: u64::try_from(args.sleep_idle_seconds).ok().map(Duration::from_secs),
         page: !args.no_ui,
+        template_variables: args.template_variables(),
     };
     if options.is_public() && options.keys.is_empty() {
         say::note(&format!(
@@ -320,6 +339,23 @@ impl ServeArgs {
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
         let ServeArgs { models, drafts, engine, .. } = self;
         (models.iter_mut().chain(drafts.file_mut()).collect(), engine.hub.offline)
+    }
+
+    /// Returns the variables of templates that requests do not set.
+    fn template_variables(&self) -> Map<String, Value> {
+        let mut variables = self.template.variables();
+        let thinks = match self.reasoning {
+            Reasoning::Auto => None,
+            Reasoning::On => Some(true),
+            Reasoning::Off => Some(false),
+        };
+        if let Some(thinks) = thinks {
+            variables.entry("enable_thinking").or_insert(thinks.into());
+        }
+        if self.reasoning_budget >= 0 {
+            variables.entry("thinking_budget").or_insert(self.reasoning_budget.into());
+        }
+        variables
     }
 
     /// Opens a model, which is used until the process ends.

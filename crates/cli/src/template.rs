@@ -1,27 +1,57 @@
-//! The option for the user's own chat template.
+//! The options for the user's own chat template, and for its variables.
 
 use std::path::PathBuf;
 
+use alight_chat::body::json::JsonBudget;
 use alight_text::TemplateError;
 use anyhow::Context;
+use serde_json::{Map, Value};
 
 use crate::text_input;
 
 /// Maximum bytes of a chat template.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A chat template in a file.
+/// A chat template in a file, and variables.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TemplateArgs {
     /// Use the chat template in this file (Jinja) instead of the model's own
     #[arg(long, value_name = "FILE")]
     chat_template_file: Option<PathBuf>,
+
+    /// Give the chat template these variables, a JSON object such as {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", value_parser = variables)]
+    chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+/// The variables that are the conversation itself.
+const OF_CONVERSATION: [&str; 4] =
+    ["messages", "tools", "add_generation_prompt", "continue_final_message"];
+
+/// Parses variables of a template.
+fn variables(text: &str) -> Result<Map<String, Value>, String> {
+    let expected = "expected a JSON object such as {\"enable_thinking\": false}";
+    let parsed = JsonBudget::default().parse(text);
+    let variables = match parsed {
+        Ok(Value::Object(variables)) => variables,
+        Ok(_) => return Err(expected.to_owned()),
+        Err(error) => return Err(format!("{error}: {expected}")),
+    };
+    match OF_CONVERSATION.iter().find(|name| variables.contains_key(**name)) {
+        Some(name) => Err(format!("{name} is part of the conversation, expected other variables")),
+        None => Ok(variables),
+    }
 }
 
 impl TemplateArgs {
     /// Returns true if there is one.
     pub fn is_given(&self) -> bool {
         self.chat_template_file.is_some()
+    }
+
+    /// Returns the variables for templates.
+    pub fn variables(&self) -> Map<String, Value> {
+        self.chat_template_kwargs.clone().unwrap_or_default()
     }
 
     /// Passes it to a model, if there is one.

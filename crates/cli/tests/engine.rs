@@ -78,7 +78,7 @@ read -r end"#;
 fn the_engine_is_told_all_that_it_needs_and_its_tokens_are_the_answer() {
     let fake = Fake::new(AAA);
     let args = ["--tp", "4", "-p", "aa", "-n", "7", "--temperature", "0", "-s", "7", "-c", "33"];
-    let more = ["--weights=bf16", "--top-k", "1", "--raw", "--no-cache"];
+    let more = ["--weights=bf16", "--top-k", "1", "--raw", "--no-compile-cache"];
     let told = fake.run(&[&args[..], &more].concat()).succeeds();
     assert_eq!((&*told.stdout, &*told.stderr), ("a a\n", ""));
     let json = |name: &str| -> Value { serde_json::from_str(&fake.left(name)).unwrap() };
@@ -236,7 +236,10 @@ fn a_chat_goes_on_after_an_answer_that_was_stopped() {
         echo '{"kept":2}'; echo '{"token":5}'; echo '{"token":3}'; echo '"done"'; cat"#;
     let fake = Fake::new(does);
     let mut chat = Pty::start(fake.command(&["-c", "1000000000", "--stats"]), None);
-    chat.expect("wild: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more. Each line is continued on its own.");
+    chat.expect(
+        "wild\r\nCtrl-C stops an answer, Ctrl-D leaves, /help tells more. Each line is continued",
+    );
+    chat.expect("on its own.");
     chat.expect("> ");
     chat.send(b"aa\r");
     chat.expect("aaaaaa");
@@ -270,7 +273,8 @@ fn what_the_engine_does_not_have_is_refused_by_name() {
         let refused = run(python, &[&["m.gguf", "Hi"], args].concat());
         refused.fails(2, &[&format!("{name} is not an option of the JAX engine\n")]);
     }
-    for option in ["--tp=2", "--weights=f32", "--no-cache", "--process=0", "--processes=2"] {
+    for option in ["--tp=2", "--weights=f32", "--no-compile-cache", "--process=0", "--processes=2"]
+    {
         let name = option.split('=').next().unwrap();
         let refused = alight(&["run", "m.gguf", "Hi", option]);
         refused.fails(2, &[&format!("{name} needs --engine jax\n")]);

@@ -127,6 +127,18 @@ fn makes_greedy(case: &Case, words: &[&str]) {
     assert_ne!(case.served(&drawn), case.served(&["--temp", "0"]));
 }
 
+/// The number of letters in the prompt of a conversation, as a server with these options renders it with these variables of its
+/// request: one, those of `more`, four without thinking, and eight with a limit of 7 tokens for it.
+fn rendered(case: &Case, options: &[&str], variables: Value) -> usize {
+    let template = "a{{ more }}{% if not enable_thinking %}aaaa{% endif %}{% if thinking_budget == 7 %}aaaaaaaa{% endif %}";
+    let template = case.file("template", template);
+    let serving = case.serve(&[&["--chat-template-file", &template], options].concat());
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let body = json!({"messages": messages, "chat_template_kwargs": variables});
+    let prompt = serving.post("/apply-template", &body).json()["prompt"].take();
+    prompt.as_str().unwrap().matches('a').count()
+}
+
 /// A chat template that knows all that is said.
 const TEMPLATE: &str = "aaaaa{% for message in messages %}{{ message.content }}{% endfor %}";
 
@@ -277,7 +289,35 @@ const TABLE: &[Row] = &[
             assert_eq!(serving.post("/apply-template", &body).json()["prompt"], "<s>aaaaaa");
         }),
     ),
-    Row(&["--chat-template-kwargs"], &["{}"], Answered, Answered),
+    Row(
+        &["--chat-template-kwargs"],
+        &["{}"],
+        Works("--chat-template-kwargs", |case| {
+            let template = case.file("template", "a{{ more }}");
+            let words = ["run", &case.model, "-p", "a", "--json", "-n", "1"];
+            let words = [&words[..], &["--chat-template-file", &template]].concat();
+            let tokens = |more: &[&str]| {
+                let done = case.said(&[&words[..], more].concat()).succeeds();
+                serde_json::from_str::<Value>(&done.stdout).unwrap()["prompt_tokens"].clone()
+            };
+            let given = tokens(&["--chat-template-kwargs", "{\"more\": \"aaaa\"}"]);
+            assert_eq!(given.as_u64(), tokens(&[]).as_u64().map(|n| n + 4));
+            for wrong in ["[]", "{", "{\"messages\": []}"] {
+                let said = case.said(&[&words[..], &["--chat-template-kwargs", wrong]].concat());
+                said.fails_as_usage("--chat-template-kwargs");
+            }
+        }),
+        Works("--chat-template-kwargs", |case| {
+            let given =
+                ["--chat-template-kwargs", "{\"more\": \"aa\", \"enable_thinking\": false}"];
+            assert_eq!(rendered(case, &given, json!({})), 1 + 2 + 4);
+            let own = json!({"more": "a", "enable_thinking": true});
+            assert_eq!(rendered(case, &given, own), 1 + 1);
+            // The variable itself comes before the option for it.
+            let given = [&given[..], &["--reasoning", "on"]].concat();
+            assert_eq!(rendered(case, &given, json!({})), 1 + 2 + 4);
+        }),
+    ),
     Row(
         &["-rea", "--reasoning"],
         &["off"],
@@ -287,7 +327,18 @@ const TABLE: &[Row] = &[
             said.fails_as_usage("--no-thinking");
             case.run(&["--reasoning", "on"]);
         }),
-        Answered,
+        Works("--reasoning", |case| {
+            for (name, when, wanted) in [
+                ("--reasoning", "off", 1 + 4),
+                ("-rea", "off", 1 + 4),
+                ("-rea", "on", 1),
+                ("--reasoning", "auto", 1),
+            ] {
+                assert_eq!(rendered(case, &[name, when], json!({})), wanted);
+            }
+            let own = json!({"enable_thinking": true});
+            assert_eq!(rendered(case, &["--reasoning", "off"], own), 1);
+        }),
     ),
     Row(
         &["--reasoning-budget"],
@@ -297,7 +348,12 @@ const TABLE: &[Row] = &[
             said.fails_as_usage("--no-thinking");
             case.run(&["--reasoning-budget", "-1"]);
         }),
-        Answered,
+        Works("--reasoning-budget", |case| {
+            assert_eq!(rendered(case, &["--reasoning-budget", "7"], json!({})), 1 + 8);
+            assert_eq!(rendered(case, &["--reasoning-budget", "-1"], json!({})), 1);
+            let own = json!({"thinking_budget": 8});
+            assert_eq!(rendered(case, &["--reasoning-budget", "7"], own), 1);
+        }),
     ),
     Row(
         &["-j", "--json-schema"],

@@ -61,7 +61,8 @@ fn a_terminal_is_told_how_far_the_model_has_come_until_the_first_token() {
     let Some((held, mut shown)) = started else { return };
     // What has come is told until more comes.
     for _ in 0..2 {
-        shown.expect("loading [██████████████                ] 12.6 MB of 25.6 MB, ");
+        shown.expect("loading [██");
+        shown.expect("] 12.6 MB of 25.6 MB, ");
     }
     held.release();
     assert!(shown.end().success());

@@ -112,9 +112,27 @@ fn a_prompt_is_the_same_wherever_it_comes_from() {
 fn prompts_that_are_none() {
     let Some(model) = smollm2() else { return };
     alight(&["run", &model]).fails(2, &["no prompt", "standard input is empty"]);
-    with_stdin(&["run", &model, "-"], b"ab\xffcd").fails(1, &["standard input", "UTF-8", "byte 2"]);
+    with_stdin(&["run", &model, "-", "--strict-utf8"], b"ab\xffcd")
+        .fails(1, &["standard input", "UTF-8", "byte 2"]);
+    alight(&["run", &model, ""]).fails(2, &["the prompt is empty"]);
     alight(&["run", &model, "-f", "/nowhere/p.txt"])
         .fails(1, &["'/nowhere/p.txt'", "No such file"]);
+}
+
+#[test]
+fn a_prompt_in_another_encoding_is_the_same_prompt() {
+    let Some(model) = smollm2() else { return };
+    let ask = |bytes: &[u8]| {
+        let args = ["run", &model, "--raw", "-n", "4", "--temp", "0", "--json", "-"];
+        let done = with_stdin(&args, bytes).succeeds();
+        let line: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        (line["tokens"].clone(), line["prompt_tokens"].clone(), done.stderr)
+    };
+    let (tokens, prompt, said) = ask("Le café est fermé".as_bytes());
+    assert_eq!(said, "");
+    let latin = ask(b"Le caf\xe9 est ferm\xe9");
+    assert_eq!((latin.0, latin.1), (tokens, prompt));
+    assert!(latin.2.contains("Windows-1252") && latin.2.contains("--strict-utf8"), "{}", latin.2);
 }
 
 #[test]

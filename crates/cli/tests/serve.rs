@@ -233,6 +233,7 @@ fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
             (&content[0]["type"], &content[0]["thinking"]),
             (&json!("thinking"), &json!("So it is."))
         );
+        assert_ne!(content[0]["signature"], "", "pydantic-ai takes such thinking for text");
         if blocks == 3 {
             let wanted = (&json!("f"), &json!({"b": [1]}));
             assert_eq!((&content[2]["name"], &content[2]["input"]), wanted);
@@ -254,7 +255,6 @@ fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
                             let json = delta["partial_json"].as_str().unwrap();
                             block["input"] = serde_json::from_str(json).unwrap();
                         }
-                        "signature_delta" => {}
                         kind => {
                             let field = kind.strip_suffix("_delta").unwrap();
                             let all = format!(
@@ -1001,6 +1001,22 @@ fn a_request_may_have_more_texts_than_the_queue_has_places() {
 }
 
 #[test]
+fn the_prompt_of_each_interface_is_shown() {
+    let (_folder, serving) = saying(&[]);
+    let shown = |of: &str, body: Value| {
+        let prompt = serving.post(&format!("/apply-template{of}"), &body).json();
+        prompt["prompt"].as_str().unwrap_or_else(|| panic!("{prompt}")).to_owned()
+    };
+    let chat = shown("", json!({"messages": messages()}));
+    assert_eq!(shown("?of=responses", json!({"input": messages()})), chat);
+    let blocks = json!([{"type": "text", "text": messages()[0]["content"]}]);
+    let body = json!({"messages": [{"role": "user", "content": blocks}], "max_tokens": 1});
+    assert_eq!(shown("?of=messages", body), chat);
+    let refused = serving.post("/apply-template?of=mail", &json!({"messages": messages()}));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("of")));
+}
+
+#[test]
 fn llama_server_s_own_addresses() {
     let (_folder, serving) = saying(&[]);
     let tokens =
@@ -1017,7 +1033,7 @@ fn llama_server_s_own_addresses() {
     let props = serving.get("/props").json();
     assert_eq!((&props["total_slots"], &props["eos_token"]), (&json!(8), &json!("</s>")));
 
-    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1});
+    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1, "return_tokens": true});
     let whole = serving.post("/completion", &body).json();
     let said = "<think>\nSo it is.\n</think>\n\nYes.";
     assert_eq!((&whole["content"], &whole["stop_type"]), (&json!(said), &json!("word")));
@@ -1819,6 +1835,30 @@ fn a_stream_tells_how_far_its_prompt_is() {
     let body = json!({"prompt": ids, "stream": true, "return_progress": true});
     let told = serving.post("/completion", &body).text();
     assert!(told.contains("\"prompt_progress\":{\"total\":100,"), "{told}");
+}
+
+#[test]
+fn a_stream_reports_how_many_requests_get_a_place_first() {
+    let (_folder, serving) = saying(&["--parallel", "1"]);
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true, "return_progress": true});
+    let mut first = serving.begin(CHAT, &endless);
+    first.wait_for("Yes");
+    let mut second = serving.begin(CHAT, &endless);
+    second.wait_for("\"queue\":0");
+    let mut third = serving.begin(CHAT, &endless);
+    third.wait_for("\"queue\":1");
+    drop(second);
+    third.wait_for("\"queue\":0");
+    drop(first);
+    let rest = third.read_to("Yes");
+    assert!(rest.contains("prompt_progress") && !rest.contains("queue"), "{rest}");
+    // Without the field, nothing is reported.
+    let plain = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let mut plain = serving.begin(CHAT, &plain);
+    plain.wait_for("role");
+    drop(third);
+    let rest = plain.read_to("Yes");
+    assert!(!rest.contains("queue"), "{rest}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn each_request_has_a_line() {
     let tokens = format!("tokens: {read} read, 0 reused, {written} written");
     assert_eq!(
         got[0],
-        format!("POST {CHAT} 200, {model}, {tokens}; ignored: user, x\\n\\u{{1b}}y")
+        format!("POST {CHAT} 200, {model}, {tokens}; unknown: x\\n\\u{{1b}}y; ignored: user")
     );
     // The same prompt again: what is reused is not read.
     let known = &streamed.last().unwrap()["usage"]["prompt_tokens_details"]["cached_tokens"];
@@ -103,7 +103,7 @@ fn each_request_has_a_line() {
     let wanted = format!("POST {CHAT} 400, {model}; messages[0].role: it is \"bob\", expected ");
     assert!(got[3].starts_with(&wanted), "{}", got[3]);
     assert!(got[4].starts_with(&format!("POST /v1/responses 200, {model}, ")), "{}", got[4]);
-    assert!(got[4].ends_with("maker's are left out: 1; ignored: store"), "{}", got[4]);
+    assert!(got[4].ends_with("maker's are left out: 1"), "{}", got[4]);
     assert!(
         got[5].ends_with("1 written; a stamp before the system prompt is left out"),
         "{}",
@@ -163,18 +163,23 @@ fn only_a_terminal_has_a_log_unless_it_is_asked_for() {
 }
 
 #[test]
-fn what_a_template_does_not_show_is_logged() {
+fn what_is_changed_for_a_template_is_logged() {
     let folder = tempfile::tempdir().unwrap();
     let template = "{% if messages[0].role == 'system' %}{{ raise_exception('no such role') }}{% endif %}{{ messages[-1].content }}<go>";
     let template = write(folder.path(), "template", template);
     let serving = started(folder.path(), &["--log", "on", "--chat-template-file", &template]);
     let messages = json!([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]);
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
-    let answer = serving.post(CHAT, &json!({"messages": messages, "tools": tools}));
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let (_, said) = serving.stop(libc::SIGTERM);
-    let line = &lines(&said)[0];
-    let notes =
-        "; the template does not show tools; roles that the template refuses are the user's";
+    let body = json!({"messages": messages, "tools": tools});
+    for _ in 0..2 {
+        let answer = serving.post(CHAT, &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let (_, printed) = serving.stop(libc::SIGTERM);
+    let line = &lines(&printed)[0];
+    let notes = "; the template shows no tools in a known notation: they are described in words; the system message is the user's";
     assert!(line.ends_with(notes), "{line}");
+    // Once for the model, too.
+    let about = "the chat template of '";
+    assert_eq!(printed.lines().filter(|line| line.starts_with(about)).count(), 1, "{printed}");
 }

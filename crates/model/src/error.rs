@@ -52,6 +52,9 @@ pub enum ModelError {
     /// The weights could not be loaded. Names the file, or the limit that was reached.
     #[error(transparent)]
     Load(Arc<LoadError>),
+    /// The step was [cancelled](crate::Cancel).
+    #[error("cancelled")]
+    Cancelled,
     /// The tokens do not fit in the remaining context. Nothing was fed.
     #[error(
         "the context is full: {used} of {limit} positions are used and {asked} more are needed{}",
@@ -187,6 +190,30 @@ impl From<LoadError> for ModelError {
 impl From<Arc<LoadError>> for ModelError {
     fn from(error: Arc<LoadError>) -> ModelError {
         ModelError::Load(error)
+    }
+}
+
+/// The reason why a forward pass has ended early.
+#[derive(Debug)]
+pub(crate) enum StepError {
+    /// Weights could not be loaded.
+    Load(Arc<LoadError>),
+    /// It was [cancelled](crate::Cancel).
+    Cancelled,
+}
+
+impl From<Arc<LoadError>> for StepError {
+    fn from(error: Arc<LoadError>) -> StepError {
+        StepError::Load(error)
+    }
+}
+
+impl From<StepError> for ModelError {
+    fn from(error: StepError) -> ModelError {
+        match error {
+            StepError::Load(error) => ModelError::Load(error),
+            StepError::Cancelled => ModelError::Cancelled,
+        }
     }
 }
 

@@ -113,6 +113,7 @@
 //! ```
 
 mod cache;
+mod cancel;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code)] // some of it is only for tests outside the crate
@@ -142,10 +143,11 @@ pub use alight_kernels::matmul::Precision;
 pub use alight_pages::slots::replay::{Replayed, Rule};
 pub use alight_pages::slots::{Found, SlotCounts, SlotOptions, SlotSizes};
 pub use cache::reusable;
+pub use cancel::Cancel;
 pub use engine::{
-    Constraint, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, Logprobs,
-    MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling, Request,
-    RequestId, Restored, Sampler, SamplerNumber, SamplerOptions, Session, SessionOptions,
+    Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
+    Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling,
+    Request, RequestId, Restored, Sampler, SamplerNumber, SamplerOptions, Session, SessionOptions,
     Speculate, context, generate, generate_constrained, to_unit_length,
 };
 pub use error::ModelError;

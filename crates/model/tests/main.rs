@@ -19,6 +19,7 @@ mod packed;
 mod refuse;
 
 mod cache_type;
+mod cancel;
 mod changing;
 mod consistency;
 mod expert_traces;

@@ -191,7 +191,7 @@ fn answer(engine: &mut Engine<'_>, request: &Request) -> (Answer, usize) {
         .step(&mut |other, event| {
             assert_eq!(other, id);
             match event {
-                Event::Prompt { reused } => assert!(all.replace(reused).is_none()),
+                Event::Prompt { reused, .. } => assert!(all.replace(reused).is_none()),
                 Event::Token(token, logits) => answer.push((token, hash(logits))),
                 Event::Finished(finish) => assert_eq!(finish, Finish::Length),
                 Event::Failed(error) => panic!("{error}"),
@@ -279,7 +279,7 @@ fn prompts_that_begin_alike_are_read_once() {
             .step(&mut |id, event| {
                 let i = ids.iter().position(|other| *other == id).unwrap();
                 match event {
-                    Event::Prompt { reused } => shared[i] = reused,
+                    Event::Prompt { reused, .. } => shared[i] = reused,
                     Event::Token(token, logits) => answers[i].push((token, hash(logits))),
                     Event::Finished(_) => {}
                     Event::Failed(error) => panic!("{error}"),
@@ -364,7 +364,7 @@ fn what_cannot_be_computed_is_refused_and_others_go_on() {
         .step(&mut |id, event| {
             let i = ids.iter().position(|other| *other == id).unwrap();
             match event {
-                Event::Prompt { reused } => assert_eq!(reused, 0),
+                Event::Prompt { reused, .. } => assert_eq!(reused, 0),
                 Event::Token(..) => counts[i] += 1,
                 Event::Finished(finish) => ends.push((i, finish)),
                 Event::Failed(error) => panic!("{error}"),

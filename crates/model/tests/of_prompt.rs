@@ -53,7 +53,7 @@ impl Said {
                 assert_eq!(position, self.prompt_logits.len());
                 self.prompt_logits.push(logits.to_vec());
             }
-            Event::Prompt { reused } => assert!(self.reused.replace(reused).is_none()),
+            Event::Prompt { reused, .. } => assert!(self.reused.replace(reused).is_none()),
             Event::Token(token, logits) => {
                 self.tokens.push(token);
                 self.logits.push(logits.to_vec());

@@ -495,7 +495,7 @@ fn of_engine(engine: &mut Engine<'_>, prompt: &[u32], salt: &str) -> (Vec<u32>, 
     let (mut all, mut reused) = (Vec::new(), 0);
     while engine
         .step(&mut |_, event| match event {
-            Event::Prompt { reused: n } => reused = n,
+            Event::Prompt { reused: n, .. } => reused = n,
             Event::Token(token, logits) => {
                 all.push(token);
                 all.extend(logits.iter().map(|x| x.to_bits()));

@@ -7,6 +7,7 @@ const PLAIN: SamplerOptions = SamplerOptions {
     top_k: 0,
     top_p: 1.0,
     min_p: 0.0,
+    min_keep: 0,
     repeat_penalty: 1.0,
     frequency_penalty: 0.0,
     presence_penalty: 0.0,

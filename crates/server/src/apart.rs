@@ -60,10 +60,15 @@ pub(crate) fn note(text: &str) {
     CLIENT.with_borrow(|client| client.iter().for_each(|client| client.record.note(text)));
 }
 
-/// Notes that this many tools, which only the maker of an interface runs, are left out.
+/// The same for a wish that is not met, which the response reports, too.
+pub(crate) fn warn(text: &str) {
+    CLIENT.with_borrow(|client| client.iter().for_each(|client| client.record.warn(text)));
+}
+
+/// Warns that this many tools, which only the maker of an interface runs, are left out.
 pub(crate) fn left_out_tools(count: usize) {
     if count > 0 {
-        note(&format!("tools that only run at their maker's are left out: {count}"));
+        warn(&format!("tools that only run at their maker's are left out: {count}"));
     }
 }
 

@@ -2,20 +2,24 @@
 //! options, and the place in the engine.
 
 use alight_chat::answer::{AnswerOptions, Tools};
-use alight_chat::body::conversation::{ToolChoice, encode, without_thinking};
-use alight_chat::body::fields::{Fields, kind};
+use alight_chat::body::conversation::{ToolChoice, encode};
+use alight_chat::body::declared::refused;
+use alight_chat::body::fields::{Fields, kind, whole};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
+use alight_chat::body::thinking::{self, SWITCH};
 use alight_chat::body::{messages, options};
 use alight_chat::grammar::{self, AnswerRules, Calls, Held, MAX_GRAMMAR_MEMORY};
+use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::GenerateRequest;
 use alight_model::Request;
 use alight_text::infill::Gap;
 use alight_text::output::Format;
 use alight_text::prompt::{TooLong, check_length};
-use alight_text::{EncodeOptions, Encoder, PromptError, Style};
+use alight_text::{EncodeOptions, Encoder, PromptError, PromptPiece, Style};
 use serde_json::{Map, Value, json};
 
-use crate::apart::{is_cancelled, note};
+use crate::apart::{is_cancelled, note, warn};
+use crate::endpoints::NO_IMAGES;
 use crate::failure::Failure;
 use crate::http::Call;
 use crate::ids;
@@ -29,6 +33,10 @@ const MAX_BIASES: usize = 4096;
 
 /// The note about a text that does not fit and is truncated.
 const CUT: &str = "a text is cut to the context";
+
+/// The note about tools that the template does not show.
+const TOOLS_IN_WORDS: &str =
+    "the template shows no tools in a known notation: they are described in words";
 
 /// Returns the model that a body names.
 pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
@@ -49,50 +57,130 @@ pub(crate) fn ask(
     let most = call.server.options.max_tokens;
     let (sampling, max_tokens) = options::sampling(fields, &defaults, most)?;
     let logit_bias = biases(fields, serving)?;
-    let grammar = grammar::take(fields, calls, &serving.grammars)?;
+    let grammar = grammar::take(fields, calls, &serving.grammars).map_err(|why| match calls {
+        Calls::May(tools) => of_tool(why.into(), tools, tools),
+        Calls::None | Calls::Must => why.into(),
+    })?;
+    warn_of_left_out(grammar.as_ref());
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
     let ignore_eos = ignore_eos && AnswerRules::of(grammar.as_ref()).past_end;
-    options::refuse_unsupported(fields)?;
-    let salt = call.salt.clone();
+    let (salt, place) = (call.salt.clone(), place(call, fields, serving)?);
     let request =
-        Request { sampling, logit_bias, max_tokens, ignore_eos, salt, ..Request::default() };
+        Request { sampling, logit_bias, max_tokens, ignore_eos, salt, place, ..Request::default() };
     Ok(GenerateRequest { request, grammar, ..GenerateRequest::default() })
 }
 
-/// Takes the biases that are added to the logits of tokens: an object keyed by token id, as in OpenAI's API, or a list of pairs, as
-/// in llama-server's.
-fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Failure> {
-    let vocab = serving.vocabulary().tokenizer.vocab_size();
-    let what = format!(
-        "an object of numbers by ids of tokens below {vocab}, at most {MAX_BIASES}, or a list of pairs of them"
-    );
-    let pair = |id: Option<u32>, bias: &Value| {
-        let id = id.filter(|id| (*id as usize) < vocab)?;
-        let bias = match bias {
-            Value::Bool(false) => f32::NEG_INFINITY,
-            bias => Some(bias.as_f64()? as f32).filter(|bias| bias.is_finite())?,
-        };
-        Some((id, bias))
+/// Warns of each keyword of a schema that no grammar can hold, of those that the client does not insist on.
+fn warn_of_left_out(grammar: Option<&Held>) {
+    for keyword in grammar.map(Held::left_out).unwrap_or_default() {
+        warn(&format!("the answer is not held to {keyword} of its schema"));
+    }
+}
+
+/// Names the tool among `listed` whose grammar failed by its name, and by its place among all tools of the request.
+fn of_tool(failure: Failure, listed: &[Value], all: &[Value]) -> Failure {
+    let Some((index, field)) = failure.tool() else { return failure };
+    let Some(name) = listed.get(index).and_then(|tool| tool["function"]["name"].as_str()) else {
+        return failure;
     };
-    let biases = fields.read("logit_bias", &what, |value| match &value {
-        Value::Object(all) if all.len() <= MAX_BIASES => {
-            all.iter().map(|(id, bias)| pair(id.parse().ok(), bias)).collect()
-        }
-        Value::Array(all) if all.len() <= MAX_BIASES => all
-            .iter()
-            .map(|one| {
-                let id = one[0].as_u64().and_then(|id| u32::try_from(id).ok());
-                pair(id, &one[1])
-            })
-            .collect::<Option<Vec<(u32, f32)>>>(),
+    let place = all.iter().position(|tool| tool["function"]["name"] == name).unwrap_or(index);
+    let (param, name) = (format!("tools[{place}]{field}"), format!("tool {name:?}: "));
+    failure.renamed(param, &name)
+}
+
+/// Takes the biases that are added to the logits of tokens: an object keyed by token, as in OpenAI's API, or a list of pairs, as in
+/// llama-server's. A token is named by its id, or several by a text, whose tokens they are.
+fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Failure> {
+    let tokenizer = &serving.vocabulary().tokenizer;
+    let vocab = tokenizer.vocab_size();
+    let what = format!(
+        "an object of numbers by texts, or by ids of tokens below {vocab}, at most {MAX_BIASES}, or a list of pairs of them"
+    );
+    let of_id = |id: u64| u32::try_from(id).ok().filter(|id| (*id as usize) < vocab);
+    let of_text = |text: &str| {
+        let options = EncodeOptions { add_bos: Some(false), parse_special: false };
+        let text = Some(text).filter(|text| text.len() <= MAX_BIASES)?;
+        tokenizer.encode(text, options).ok().filter(|ids| !ids.is_empty())
+    };
+    let of_name = |name: &str| match name.parse() {
+        Ok(id) => Some(vec![of_id(id)?]),
+        Err(_) => of_text(name),
+    };
+    let number = |bias: &Value| match bias {
+        Value::Bool(false) => Some(f32::NEG_INFINITY),
+        bias => Some(bias.as_f64()? as f32).filter(|bias| bias.is_finite()),
+    };
+    let mut biases = Vec::new();
+    let mut add = |ids: Option<Vec<u32>>, bias: &Value| {
+        let bias = number(bias)?;
+        biases.extend(ids?.into_iter().map(|id| (id, bias)));
+        (biases.len() <= MAX_BIASES).then_some(())
+    };
+    fields.read("logit_bias", &what, |value| match &value {
+        Value::Object(all) => all.iter().try_for_each(|(name, bias)| add(of_name(name), bias)),
+        Value::Array(all) => all.iter().try_for_each(|one| {
+            let ids = match &one[0] {
+                Value::String(text) => of_text(text),
+                id => id.as_u64().and_then(of_id).map(|id| vec![id]),
+            };
+            add(ids, &one[1])
+        }),
         _ => None,
     })?;
-    Ok(biases.unwrap_or_default())
+    Ok(biases)
+}
+
+/// Takes the slot that computes the answers: its place in the engine of the model.
+fn place(call: &Call, fields: &mut Fields, serving: &Serving) -> Result<Option<usize>, Refusal> {
+    let (first, places) = (slot(call, serving, 0), call.server.options.engine.sequences);
+    let what = format!("a slot of this model, {first} to {}, or -1", first + places - 1);
+    let place = fields.read("id_slot", &what, |value| match whole(&value)? {
+        -1 => Some(None),
+        n => {
+            let place = usize::try_from(n).ok()?.checked_sub(first)?;
+            (place < places).then_some(Some(place))
+        }
+    })?;
+    Ok(place.flatten())
+}
+
+/// Returns the number under which `/slots` lists a place of a model.
+pub(crate) fn slot(call: &Call, serving: &Serving, place: usize) -> usize {
+    let models = call.server.models.all();
+    let index = models.iter().position(|other| std::ptr::eq(other, serving));
+    index.unwrap_or(0) * call.server.options.engine.sequences + place
+}
+
+/// Takes the number of answers to each prompt.
+pub(crate) fn answers(fields: &mut Fields, name: &str) -> Result<usize, Refusal> {
+    let what = format!("a whole number from 1 to {MAX_CHOICES}");
+    let n = fields.read(name, &what, |value| {
+        let n = usize::try_from(whole(&value)?).ok()?;
+        (1..=MAX_CHOICES).contains(&n).then_some(n)
+    })?;
+    Ok(n.unwrap_or(1))
+}
+
+/// Refuses more answers than a request may have.
+pub(crate) fn check_answers(prompts: usize, n: usize) -> Result<(), Refusal> {
+    if prompts * n <= MAX_CHOICES {
+        return Ok(());
+    }
+    let message = format!("{prompts} prompts with {n} answers each are more than {MAX_CHOICES}");
+    Err(Refusal::invalid("prompt", message))
 }
 
 /// The failure for a text that is too long for the context whatever its tokens are.
 fn too_long(why: TooLong) -> Failure {
     Refusal::new(TOO_LONG, why.to_string()).into()
+}
+
+/// Adds the variables of the template that the server has for requests that do not set them. They do not let a model think where it may not.
+fn with_defaults(context: &mut Map<String, Value>, may_think: bool, serving: &Serving) {
+    let fits = |name: &String| may_think || name != SWITCH;
+    for (name, value) in serving.template_variables.iter().filter(|(name, _)| fits(name)) {
+        context.entry(name).or_insert_with(|| value.clone());
+    }
 }
 
 /// Returns the tokens of a conversation, as a template renders it.
@@ -111,10 +199,29 @@ pub(crate) fn conversation(
         error => error.into(),
     };
     let encoded = encode(&encoder, context).map_err(refused)?;
-    if encoded.is_plain {
-        note("roles that the template refuses are the user's");
+    if encoded.tools_in_words {
+        warn(TOOLS_IN_WORDS);
+        serving.report_tools_in_words();
     }
+    encoded.notes.iter().for_each(|sentence| warn(sentence));
     Ok(encoded.tokens)
+}
+
+/// Gives the variables about thinking the names and values that the template has. Returns the maximum number of tokens of thinking.
+pub(crate) fn fit_thinking(
+    context: &mut Map<String, Value>,
+    may_think: bool,
+    serving: &Serving,
+) -> Option<usize> {
+    with_defaults(context, may_think, serving);
+    let fitted = thinking::fit_for(context, serving.vocabulary(), may_think);
+    if !may_think {
+        note("without thinking, because the answer follows a grammar");
+    }
+    if !fitted.effort_is_known {
+        note("the template has no reasoning effort");
+    }
+    fitted.budget
 }
 
 /// Returns the prompt of a conversation, and how its answer is to be parsed. If tools must be called, the answer is constrained to such
@@ -128,26 +235,28 @@ pub(crate) fn chat(
     serving: &Serving,
 ) -> Result<(Vec<u32>, AnswerOptions), Failure> {
     let call = !choice.must.is_empty();
+    let all = context.get("tools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if call {
-        ask.grammar = Some(grammar::of_calls(&choice.must, choice.one, &serving.grammars)?);
+        let held = grammar::of_calls(&choice.must, choice.one, &serving.grammars);
+        ask.grammar = Some(held.map_err(|why| of_tool(why.into(), &choice.must, all))?);
+        warn_of_left_out(ask.grammar.as_ref());
         ask.request.ignore_eos = false;
     }
     let held = ask.grammar.is_some();
     let rules = AnswerRules::of(ask.grammar.as_ref());
-    if !rules.thinking {
-        note("without thinking, because the answer follows a grammar");
-        without_thinking(&mut context);
-    }
+    let budget = fit_thinking(&mut context, rules.thinking, serving);
     let given = context.get("tools").and_then(Value::as_array);
     let tools = given.filter(|_| rules.marks).map(|tools| Tools::of(tools));
     if let Some(may_call) = given.filter(|_| !held) {
-        ask.grammar = grammar::of_strict_calls(may_call, &serving.grammars)?;
+        let held = grammar::of_strict_calls(may_call, &serving.grammars);
+        ask.grammar = held.map_err(|why| of_tool(why.into(), may_call, may_call))?;
+        warn_of_left_out(ask.grammar.as_ref());
     }
-    if context.contains_key("tools") && !serving.vocabulary().template_has("tools") {
-        note("the template does not show tools");
+    let vocabulary = serving.vocabulary();
+    for name in &choice.with_grammar {
+        warn(&format!("the input of the tool {name:?} is not held to its grammar"));
     }
     let mut prompt = conversation(context, serving)?;
-    let vocabulary = serving.vocabulary();
     let mut chat = rules.marks;
     if call && !rules.marks {
         // A call without any mark: as the model would begin it.
@@ -161,76 +270,140 @@ pub(crate) fn chat(
         chat = AnswerRules::of(Some(&held)).marks;
         ask.grammar = Some(held);
     }
-    let one_call = choice.one;
-    Ok((prompt, AnswerOptions { chat, tools, call, one_call, stops, ..AnswerOptions::default() }))
+    let may_think = AnswerRules::of(ask.grammar.as_ref()).thinking;
+    let budget = budget.filter(|_| may_think);
+    ask.thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools.clone()));
+    let (one_call, custom) = (choice.one, choice.custom.clone());
+    let asked = AnswerOptions { chat, tools, call, one_call, custom, stops, ..Default::default() };
+    Ok((prompt, asked))
 }
 
-/// Takes at most `most` texts to be computed: a text, its tokens, or a list of either. If `cut` is true, a text that is too long is truncated
-/// to the context.
+/// How texts are read.
+#[derive(Clone, Copy)]
+pub(crate) struct TextRules {
+    /// The maximum number of texts.
+    pub(crate) most: usize,
+    /// True if a text that is too long is truncated to the context.
+    pub(crate) cut: bool,
+    /// True if names of special tokens become these tokens.
+    pub(crate) parse_special: bool,
+}
+
+/// Takes the rules for prompts that are continued: names of special tokens in them are those tokens, as llama-server has it, unless the client
+/// wants them as text.
+pub(crate) fn prompt_rules(fields: &mut Fields) -> Result<TextRules, Refusal> {
+    let parse_special = fields.truth("parse_special")?.unwrap_or(true);
+    Ok(TextRules { most: MAX_CHOICES, cut: false, parse_special })
+}
+
+/// Takes texts to be computed, in any form that llama-server has: a text, its tokens, both mixed, an object with a text, or a list of these.
 pub(crate) fn texts(
     fields: &mut Fields,
     name: &'static str,
-    most: usize,
-    cut: bool,
+    rules: TextRules,
     serving: &Serving,
 ) -> Result<Vec<Vec<u32>>, Failure> {
     let missing = || Refusal::invalid(name, "it is missing");
     let all = match fields.any(name).ok_or_else(missing)? {
-        Value::Array(items) if items.iter().any(|item| !item.is_number()) => items,
+        // A list with a token is one text.
+        Value::Array(items) if !items.is_empty() && !items.iter().any(Value::is_number) => items,
         one => vec![one],
     };
-    if all.len() > most {
-        let message = format!("there are {}, expected at most {most}", all.len());
+    if all.len() > rules.most {
+        let message = format!("there are {}, expected at most {}", all.len(), rules.most);
         return Err(Refusal::invalid(name, message).into());
     }
-    let vocabulary = serving.vocabulary();
-    let encoder = Encoder::new(vocabulary, Style::Raw, false).until(is_cancelled);
-    let context = serving.worker.context();
-    let one = |value: Value| match value {
-        Value::String(mut text) => {
-            match check_length(text.len(), &vocabulary.tokenizer, context) {
-                Err(why) if cut => {
-                    note(CUT);
-                    text.truncate(text.floor_char_boundary(why.most));
-                }
-                checked => {
-                    checked.map_err(too_long)?;
-                }
-            }
-            Ok(encoder.raw(&text)?)
-        }
-        Value::Array(ids) if !ids.is_empty() && ids.iter().all(Value::is_u64) => {
-            let ids = ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
-            let ids: Option<Vec<u32>> = ids.collect();
-            let ids = ids.ok_or_else(|| Refusal::invalid(name, "a token's id is too large"))?;
-            let vocab = vocabulary.tokenizer.vocab_size();
-            if ids.iter().any(|id| *id as usize >= vocab) {
-                let message = format!("a token's id is not below {vocab}, the number of tokens");
-                return Err(Refusal::invalid(name, message).into());
-            }
-            Ok(ids)
-        }
-        other => {
-            let message = format!("it is {}, expected a text or a list of token ids", kind(&other));
-            Err(Refusal::invalid(name, message).into())
-        }
-    };
-    // Before the next text is encoded.
-    let fitting = |mut tokens: Vec<u32>| {
-        if cut {
-            if tokens.len() > context {
-                note(CUT);
-            }
-            tokens.truncate(context);
-        } else if tokens.len() > context {
-            return Err(Failure::too_long(tokens.len(), context));
-        }
-        Ok(tokens)
-    };
+    let encoder = Encoder::new(serving.vocabulary(), Style::Raw, rules.parse_special);
+    let reader = TextReader { name, rules, serving, encoder: encoder.until(is_cancelled) };
     let one = |value: Value| {
-        if is_cancelled() { Err(Failure::ending()) } else { one(value).and_then(fitting) }
+        if is_cancelled() { Err(Failure::ending()) } else { reader.tokens(value) }
     };
     all.into_iter().map(one).collect()
+}
+
+/// Reads the texts of a field.
+struct TextReader<'s> {
+    name: &'static str,
+    rules: TextRules,
+    serving: &'s Serving,
+    encoder: Encoder<'s>,
+}
+
+impl TextReader<'_> {
+    /// Returns the tokens of a text, which fit into the context.
+    fn tokens(&self, value: Value) -> Result<Vec<u32>, Failure> {
+        let context = self.serving.worker.context();
+        let mut tokens = match value {
+            Value::String(text) => self.text(text)?,
+            Value::Array(pieces) if !pieces.is_empty() => self.pieces(&pieces)?,
+            Value::Object(object) => self.object(object)?,
+            other => {
+                let expected = "expected a text, a list of token ids and texts, or an object with prompt_string";
+                let message = format!("it is {}, {expected}", kind(&other));
+                return Err(Refusal::invalid(self.name, message).into());
+            }
+        };
+        if tokens.len() > context {
+            if !self.rules.cut {
+                return Err(Failure::too_long(tokens.len(), context));
+            }
+            note(CUT);
+            tokens.truncate(context);
+        }
+        Ok(tokens)
+    }
+
+    fn text(&self, mut text: String) -> Result<Vec<u32>, Failure> {
+        match self.check(text.len()) {
+            Err(why) if self.rules.cut => {
+                note(CUT);
+                text.truncate(text.floor_char_boundary(why.most));
+            }
+            checked => checked.map_err(too_long)?,
+        }
+        Ok(self.encoder.raw(&text)?)
+    }
+
+    /// Checks the number of bytes of a text before it is encoded.
+    fn check(&self, bytes: usize) -> Result<(), TooLong> {
+        check_length(bytes, &self.serving.vocabulary().tokenizer, self.serving.worker.context())
+    }
+
+    fn pieces<'v>(&self, pieces: &'v [Value]) -> Result<Vec<u32>, Failure> {
+        let vocab = self.serving.vocabulary().tokenizer.vocab_size();
+        let piece = |value: &'v Value| match value {
+            Value::String(text) => Ok(PromptPiece::Text(text)),
+            value => match value.as_u64().map(u32::try_from) {
+                Some(Ok(id)) if (id as usize) < vocab => Ok(PromptPiece::Token(id)),
+                _ => {
+                    let found = kind(value);
+                    let message = format!(
+                        "{found} is in it, expected texts and ids of tokens below {vocab}, the number of tokens"
+                    );
+                    Err(Refusal::invalid(self.name, message))
+                }
+            },
+        };
+        let pieces = pieces.iter().map(piece).collect::<Result<Vec<PromptPiece<'_>>, _>>()?;
+        let bytes = |piece: &PromptPiece<'_>| match piece {
+            PromptPiece::Text(text) => text.len(),
+            PromptPiece::Token(_) => 0,
+        };
+        self.check(pieces.iter().map(bytes).sum()).map_err(too_long)?;
+        Ok(self.encoder.pieces(&pieces)?)
+    }
+
+    /// llama-server's form of a text with pictures and sounds in it.
+    fn object(&self, mut object: Map<String, Value>) -> Result<Vec<u32>, Failure> {
+        let media = object.shift_remove("multimodal_data").unwrap_or_default();
+        let path = format!("{}.", self.name);
+        let checked = refused("multimodal_data", &["[]"], NO_IMAGES).check(&media);
+        checked.map_err(|refusal| refusal.within(&path))?;
+        let text = Fields::new(object).string("prompt_string");
+        let text = text.map_err(|refusal| refusal.within(&path))?;
+        let missing = || Refusal::invalid(format!("{path}prompt_string"), "it is missing");
+        self.text(text.ok_or_else(missing)?)
+    }
 }
 
 /// Returns the tokens of a prompt that asks for the text that fills a gap.

@@ -13,7 +13,7 @@ use alight_chat::worker::GenerateRequest;
 use alight_model::{OfPrompt, Pooling, Request, to_unit_length};
 use serde_json::Value;
 
-use crate::asking;
+use crate::asking::{self, TextRules};
 use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
@@ -63,7 +63,8 @@ pub(crate) fn take(
         Some("last") => Some(Pooling::Last),
         _ => None,
     })?;
-    let all = asking::texts(fields, "input", MAX_TEXTS, cut, serving)?;
+    let rules = TextRules { most: MAX_TEXTS, cut, parse_special: false };
+    let all = asking::texts(fields, "input", rules, serving)?;
     asking::check_fit(&all, serving)?;
     let dimensions = dimensions.unwrap_or(width);
     check_numbers(all.len(), dimensions)?;

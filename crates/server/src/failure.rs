@@ -120,6 +120,31 @@ impl Failure {
         self
     }
 
+    /// The index of the tool that caused it, and the field of the tool.
+    pub(crate) fn tool(&self) -> Option<(usize, &str)> {
+        let (index, field) = self.param.as_deref()?.strip_prefix("tools[")?.split_once(']')?;
+        Some((index.parse().ok()?, field))
+    }
+
+    /// Gives the field another name, which the message begins with, and after which it has this `note`.
+    pub(crate) fn renamed(mut self, name: String, note: &str) -> Failure {
+        let before = self.param.take().unwrap_or_default();
+        if let Some(rest) = self.message.strip_prefix(&format!("{before}: ")) {
+            self.message = format!("{name}: {note}{rest}");
+        }
+        self.param = Some(name);
+        self
+    }
+
+    /// Renames the field of a tool for a client that has its tools at these `places`, and their schemas in the field `schema`.
+    pub(crate) fn in_places(self, places: &[String], schema: &str) -> Failure {
+        let Some((index, field)) = self.tool() else { return self };
+        let Some(place) = places.get(index) else { return self };
+        let field = field.replace(".function", "").replace(".parameters", &format!(".{schema}"));
+        let name = format!("{place}{field}");
+        self.renamed(name, "")
+    }
+
     /// In the format of OpenAI and llama-server.
     pub(crate) fn openai(&self) -> Value {
         let mut error = json!({
@@ -196,6 +221,22 @@ impl From<NotHeld> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tool_is_named_where_the_client_has_it() {
+        let places = ["tools[0]".to_owned(), "tools[2].tools[1]".to_owned()];
+        for (param, wanted) in [
+            ("tools[1].function.parameters", "tools[2].tools[1].input_schema: no"),
+            ("tools[0].function.name", "tools[0].name: no"),
+            ("tools[7].function.name", "tools[7].function.name: no"),
+            ("tool_choice", "tool_choice: no"),
+        ] {
+            let failure: Failure = Refusal::invalid(param, "no").into();
+            let failure = failure.in_places(&places, "input_schema");
+            assert_eq!(failure.message, wanted);
+            assert_eq!(failure.param.unwrap(), wanted.strip_suffix(": no").unwrap());
+        }
+    }
 
     #[test]
     fn a_field_is_named_as_the_client_has_it() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use alight_chat::answer::{Answer, AnswerOptions, Delta};
 use alight_chat::worker::{EngineEvent, TokenLogits};
 use alight_model::{Finish, Logprobs, ModelError};
-use alight_text::Vocabulary;
+use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -38,6 +38,21 @@ impl TokenLogprob {
     /// The number of log probabilities: its own, and those of the likeliest tokens.
     fn count(&self) -> usize {
         self.logprobs.as_ref().map_or(0, |logprobs| 1 + logprobs.top.len())
+    }
+
+    /// The token with its log probability and those of the likeliest tokens, in OpenAI's format with llama-server's ids; `None` if they are not
+    /// known.
+    pub(crate) fn value(&self, tokenizer: &Tokenizer) -> Option<Value> {
+        let one = |id: u32, logprob: f32| {
+            let mut bytes = Vec::new();
+            tokenizer.decode_special(id, &mut bytes);
+            let token = String::from_utf8_lossy(&bytes).into_owned();
+            json!({"id": id, "token": token, "bytes": bytes, "logprob": logprob})
+        };
+        let logprobs = self.logprobs.as_ref()?;
+        let mut value = one(self.id, logprobs.chosen);
+        value["top_logprobs"] = logprobs.top.iter().map(|(id, l)| one(*id, *l)).collect();
+        Some(value)
     }
 }
 
@@ -76,8 +91,12 @@ pub(crate) struct Choice {
     /// Of the prompt: its tokens, and those that were reused.
     pub(crate) prompt_tokens: usize,
     pub(crate) reused: usize,
+    /// The place of the engine that computes it, once the prompt was read.
+    pub(crate) place: Option<usize>,
     /// Tokens of the prompt that are computed or known so far.
     known: usize,
+    /// While it waits for a place: the number of requests that get one first.
+    queue: Option<usize>,
     /// Tokens that were generated.
     pub(crate) tokens: usize,
     /// The tokens of the prompt, if requested; the first one has no likelihood.
@@ -90,14 +109,18 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// The progress of its prompt, in llama-server's format; `read` is `None` when all of it was read, which is when the number of
-    /// reused tokens is known.
+    /// reused tokens is known. `queue` is not llama-server's, and is there only while the request waits for a place.
     pub(crate) fn progress(&self, read: Option<usize>) -> Value {
-        json!({
+        let mut progress = json!({
             "total": self.prompt_tokens,
             "cache": self.reused,
             "processed": read.unwrap_or(self.prompt_tokens),
             "time_ms": self.began.elapsed().as_millis() as u64,
-        })
+        });
+        if let Some(before) = self.queue {
+            progress["queue"] = before.into();
+        }
+        progress
     }
 
     /// Returns the time its prompt took, including waiting, and the time since then.
@@ -134,14 +157,18 @@ impl Choice {
         let mut deltas = Vec::new();
         let each = &mut |delta| deltas.push(delta);
         match event {
-            Some(EngineEvent::Prompt { reused }) => {
-                self.reused = reused;
+            Some(EngineEvent::Prompt { reused, place }) => {
+                (self.reused, self.place, self.queue) = (reused, Some(place), None);
                 self.known = self.prompt_tokens;
                 self.read = Some(Instant::now());
                 Some(Update::Read)
             }
+            Some(EngineEvent::Waiting { before }) => {
+                self.queue = Some(before);
+                Some(Update::Reading(0))
+            }
             Some(EngineEvent::Reading { read, reused }) => {
-                (self.reused, self.known) = (reused, read);
+                (self.reused, self.known, self.queue) = (reused, read, None);
                 Some(Update::Reading(read))
             }
             Some(EngineEvent::PromptToken(id, logits)) => {
@@ -277,7 +304,9 @@ impl Generation {
             read: None,
             prompt_tokens: prompt.len(),
             reused: 0,
+            place: None,
             known: 0,
+            queue: None,
             tokens: 0,
             echoed: prompt
                 .first()

@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::apart::{Client, ThreadPermit};
+use crate::endpoints::Endpoint;
 use crate::failure::{ErrorFormat, Failure};
 use crate::generation::{Choice, Generation, Update};
 use crate::models::Serving;
@@ -48,6 +49,26 @@ impl Call {
     /// The JSON object in the body.
     pub(crate) fn object(&self) -> Result<Map<String, Value>, Failure> {
         crate::json::object(&self.body)
+    }
+
+    /// The JSON object in the body, of which only fields that the endpoint reads or ignores are left. Others are reported.
+    pub(crate) fn declared(&self, endpoint: &Endpoint) -> Result<Map<String, Value>, Failure> {
+        let mut object = self.object()?;
+        self.admit(endpoint, &mut object)?;
+        Ok(object)
+    }
+
+    /// [`declared`](Self::declared), for an object within the body.
+    pub(crate) fn admit(
+        &self,
+        endpoint: &Endpoint,
+        object: &mut Map<String, Value>,
+    ) -> Result<(), Failure> {
+        let mut unknown = Vec::new();
+        let checked = endpoint.check(object, |name| unknown.push(name));
+        self.record.unknown(&unknown);
+        unknown.iter().for_each(|name| self.server.unknown_fields.count(endpoint.path, name));
+        Ok(checked?)
     }
 
     /// Returns the model with this name, as [`Models::find`](crate::models::Models::find).

@@ -19,6 +19,8 @@
 //! | [`grammar`] | answers constrained to a JSON schema, grammar, regular expression or tool call; shared with `alight run` and `alight batch` |
 //! | `asking` | the parts that all requests for an answer have in common |
 //! | `openai`, `anthropic`, `ollama`, `llama` | their endpoints, one file each |
+//! | `endpoints` | the fields of each endpoint's bodies: what is read, refused and ignored |
+//! | `unknown_fields` | counts the others |
 //! | `request_log` | a line for each request, for people |
 //! | `page` | the page with a chat and a picture of memory, and the data for the picture |
 //!
@@ -40,6 +42,7 @@ mod apart;
 mod asking;
 mod client_errors;
 mod embedding;
+mod endpoints;
 mod failure;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -54,11 +57,13 @@ mod models;
 mod ollama;
 mod openai;
 mod page;
+mod recent;
 mod request_log;
 mod routes;
 mod shared;
 mod socket;
 mod threads;
+mod unknown_fields;
 mod worker;
 
 pub use alight_chat::worker::Log;
@@ -71,6 +76,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use alight_model::{EngineOptions, SamplerOptions};
+use serde_json::{Map, Value};
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -103,6 +109,8 @@ pub struct Options {
     pub rest: Option<Duration>,
     /// True if a page is served at `/`.
     pub page: bool,
+    /// Variables of chat templates that requests do not set.
+    pub template_variables: Map<String, Value>,
 }
 
 impl Options {
@@ -124,6 +132,7 @@ impl Options {
             slot_files: None,
             rest: None,
             page: false,
+            template_variables: Map::new(),
         }
     }
 

@@ -1,14 +1,14 @@
 //! The served models, by name.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use alight_chat::body::refusal::Refusal;
 use alight_chat::grammar::Grammars;
 use alight_chat::worker::{STUCK_AFTER, StartError, Worker, WorkerConfig};
 use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::apart::{is_cancelled, step_aside};
 use crate::client_errors::ClientErrors;
@@ -48,7 +48,12 @@ pub(crate) struct Serving {
     pub(crate) created: u64,
     /// Compiles the grammars of answers.
     pub(crate) grammars: Grammars,
+    /// Variables of its template that requests do not set.
+    pub(crate) template_variables: Map<String, Value>,
     quantization: (Quantization, OnceLock<Option<String>>),
+    log: Log,
+    /// Set once it is reported that tools are described to it in words.
+    tools_in_words: Once,
 }
 
 impl Serving {
@@ -59,6 +64,17 @@ impl Serving {
 
     pub(crate) fn vocabulary(&self) -> &'static Vocabulary {
         self.model.vocabulary()
+    }
+
+    /// Reports once that tools are described to the model in words, on standard error.
+    pub(crate) fn report_tools_in_words(&self) {
+        self.tools_in_words.call_once(|| {
+            (self.log)(&format!(
+                "the chat template of '{}' shows no tools in a known notation: they are described in its system message, and it is asked \
+                 for calls in JSON, which it may not have been trained for",
+                self.name
+            ));
+        });
     }
 
     /// Returns the name of its quantization, if it is known.
@@ -110,7 +126,21 @@ impl Models {
                 Grammars::new(model.vocabulary()).waiting(step_aside).until(is_cancelled);
             let quantization = (quantization, OnceLock::new());
             let created = ids::now();
-            Ok(Serving { name, aliases, model, worker, errors, created, grammars, quantization })
+            let template_variables = options.template_variables.clone();
+            let (log, tools_in_words) = (log.clone(), Once::new());
+            Ok(Serving {
+                name,
+                aliases,
+                model,
+                worker,
+                errors,
+                created,
+                grammars,
+                template_variables,
+                quantization,
+                log,
+                tools_in_words,
+            })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, StartError>>()?))
     }

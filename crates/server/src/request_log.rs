@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use alight_chat::body::fields::Fields;
 use hyper::{Method, StatusCode};
+use serde_json::Value;
 
 use crate::{Log, ids};
 
@@ -18,6 +19,8 @@ use crate::{Log, ids};
 const MAX_WAITING: usize = 1024;
 /// Maximum number of notes about a request, of names in one of them, and of characters of each note, path and name.
 const MAX_NOTES: usize = 8;
+/// Maximum number of warnings about a request.
+const MAX_WARNINGS: usize = 64;
 const MAX_NAMES: usize = 12;
 const MAX_CHARS: usize = 200;
 /// The time that the last lines have to be written at the end.
@@ -84,6 +87,8 @@ struct Facts {
     model: Option<String>,
     tokens: Option<Tokens>,
     notes: Vec<String>,
+    /// The notes that the client gets, too.
+    warnings: Vec<String>,
 }
 
 /// Numbers of tokens, of all answers to a request.
@@ -127,6 +132,31 @@ impl Record {
         });
     }
 
+    /// Notes fields that the endpoint does not have.
+    pub(crate) fn unknown(&self, names: &[String]) {
+        self.names("unknown", names.iter().map(|name| short(name)));
+    }
+
+    /// Adds a note that the client gets, too: a wish of its request is not met.
+    pub(crate) fn warn(&self, text: &str) {
+        self.note(text);
+        self.with(|facts| {
+            let warning = short(text);
+            if facts.warnings.len() < MAX_WARNINGS && !facts.warnings.contains(&warning) {
+                facts.warnings.push(warning);
+            }
+        });
+    }
+
+    /// Adds the warnings so far to a response, if there are any.
+    pub(crate) fn add_warnings(&self, response: &mut Value) {
+        self.with(|facts| {
+            if !facts.warnings.is_empty() {
+                response["warnings"] = facts.warnings.clone().into();
+            }
+        });
+    }
+
     /// Notes the fields of a request that nothing has taken.
     pub(crate) fn ignored(&self, fields: &Fields) {
         self.ignored_in(&[("", fields)]);
@@ -137,11 +167,16 @@ impl Record {
         let names = objects.iter().flat_map(|(prefix, fields)| {
             fields.left().map(move |name| short(&format!("{prefix}{name}")))
         });
+        self.names("ignored", names);
+    }
+
+    /// Notes the first of these names, after what they have in common.
+    fn names(&self, what: &str, names: impl Iterator<Item = String>) {
         let names: Vec<String> = names.take(MAX_NAMES + 1).collect();
         if !names.is_empty() {
             let more = if names.len() > MAX_NAMES { ", …" } else { "" };
             let names = names[..names.len().min(MAX_NAMES)].join(", ");
-            self.note(&format!("ignored: {names}{more}"));
+            self.note(&format!("{what}: {names}{more}"));
         }
     }
 }

@@ -9,7 +9,9 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::models::{Models, Served};
+use crate::recent::RecentItems;
 use crate::request_log::RequestLog;
+use crate::unknown_fields::UnknownFields;
 use crate::{Log, Options, ids};
 
 /// Maximum size of a body in bytes, and of all large ones at the same time.
@@ -27,6 +29,10 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// The log of requests, if there is one.
     pub(crate) request_log: Option<Arc<RequestLog>>,
+    /// Fields of requests that no endpoint knows.
+    pub(crate) unknown_fields: UnknownFields,
+    /// The items of the last answers of `/v1/responses`.
+    pub(crate) recent: RecentItems,
     /// Permits for large bodies, by KiB.
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
@@ -60,6 +66,8 @@ impl Shared {
             memory,
             access,
             request_log,
+            unknown_fields: UnknownFields::new(Arc::clone(log)),
+            recent: RecentItems::default(),
             bodies,
             apart,
             ending,

@@ -80,7 +80,7 @@ pub mod template;
 pub mod tokenizer;
 pub mod vocabulary;
 
-pub use prompt::{Encoder, PromptError, Style};
+pub use prompt::{Encoder, PromptError, PromptPiece, Style};
 pub use template::{ChatError, ChatTemplate, Message};
 pub use tokenizer::{EncodeOptions, Stop, StreamDecoder, Tokenizer, TokenizerError};
 pub use vocabulary::{TemplateError, Vocabulary};

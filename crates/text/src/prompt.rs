@@ -103,12 +103,22 @@ pub fn check_length(bytes: usize, tokenizer: &Tokenizer, context: usize) -> Resu
     if bytes <= most { Ok(()) } else { Err(TooLong { bytes, context, most, longest }) }
 }
 
+/// A piece of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptPiece<'t> {
+    /// A text.
+    Text(&'t str),
+    /// A token.
+    Token(u32),
+}
+
 /// Encodes prompts for one model.
 pub struct Encoder<'m> {
     vocabulary: &'m Vocabulary,
     style: Style,
     parse_special: bool,
     thinking: bool,
+    variables: Map<String, Value>,
     time: Option<Time>,
     stop: Stop,
 }
@@ -117,7 +127,15 @@ impl<'m> Encoder<'m> {
     /// Creates an encoder for a model. With `parse_special`, names of special tokens in texts and
     /// messages become those tokens.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
-        Encoder { vocabulary, style, parse_special, thinking: true, time: None, stop: never }
+        Encoder {
+            vocabulary,
+            style,
+            parse_special,
+            thinking: true,
+            variables: Map::new(),
+            time: None,
+            stop: never,
+        }
     }
 
     /// Stops encoding with [`TokenizerError::Stopped`] once `stop` returns true.
@@ -131,9 +149,19 @@ impl<'m> Encoder<'m> {
         Encoder { thinking: false, ..self }
     }
 
+    /// Gives templates these variables, except those that a conversation has.
+    pub fn with_variables(self, variables: Map<String, Value>) -> Encoder<'m> {
+        Encoder { variables, ..self }
+    }
+
     /// Fixes the time that templates know, which is the present otherwise.
     pub fn at(self, time: Time) -> Encoder<'m> {
         Encoder { time: Some(time), ..self }
+    }
+
+    /// The vocabulary and the template of the model.
+    pub fn vocabulary(&self) -> &'m Vocabulary {
+        self.vocabulary
     }
 
     /// Returns whether a chat template renders the prompt.
@@ -146,7 +174,24 @@ impl<'m> Encoder<'m> {
     /// # Errors
     /// [`PromptError::Tokenizer`], [`PromptError::Empty`].
     pub fn raw(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        let tokens = self.begun(self.encode(text, self.parse_special)?);
+        self.pieces(&[PromptPiece::Text(text)])
+    }
+
+    /// The tokens of pieces that follow one another. Before the first, if it is a text, stands what [`raw`](Self::raw) has there.
+    ///
+    /// # Errors
+    /// As [`raw`](Self::raw).
+    pub fn pieces(&self, pieces: &[PromptPiece<'_>]) -> Result<Vec<u32>, PromptError> {
+        let mut tokens = Vec::new();
+        for (i, piece) in pieces.iter().enumerate() {
+            match piece {
+                PromptPiece::Text(text) if i == 0 => {
+                    tokens = self.begun(self.encode(text, self.parse_special)?);
+                }
+                PromptPiece::Text(text) => tokens.extend(self.encode(text, self.parse_special)?),
+                PromptPiece::Token(id) => tokens.push(*id),
+            }
+        }
         if tokens.is_empty() { Err(PromptError::Empty) } else { Ok(tokens) }
     }
 
@@ -173,10 +218,36 @@ impl<'m> Encoder<'m> {
     ///
     /// # Errors
     /// As [`chat`](Self::chat); [`PromptError::NotContinued`].
-    pub fn chat_in(&self, mut context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
+    pub fn chat_in(&self, context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
+        let (rendered, hidden) = self.rendered(context)?;
+        let (text, plain) = hidden.restore(&rendered);
+        let tokens = self.tokenizer().encode_around_until(&text, &plain, Some(false), self.stop)?;
+        let tokens = self.begun(tokens);
+        if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
+    }
+
+    /// The text of a conversation as the template renders it, without looking for tokens in it. In it, a private-use character stands
+    /// for each name of a special token in the messages.
+    ///
+    /// # Errors
+    /// As [`chat_in`](Self::chat_in).
+    pub fn render(&self, context: Map<String, Value>) -> Result<String, PromptError> {
+        if (self.stop)() {
+            return Err(TokenizerError::Stopped.into());
+        }
+        Ok(self.rendered(context)?.0)
+    }
+
+    fn rendered(&self, mut context: Map<String, Value>) -> Result<(String, Hidden), PromptError> {
         let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
         let template = template.map_err(|error| PromptError::Template(error.clone()))?;
         let continued = context.shift_remove("continue_final_message") == Some(true.into());
+        if !self.thinking {
+            context.entry("enable_thinking").or_insert(false.into());
+        }
+        for (name, value) in &self.variables {
+            context.entry(name).or_insert_with(|| value.clone());
+        }
         let mut hidden = Hidden::default();
         if !self.parse_special {
             for value in context.values_mut() {
@@ -199,16 +270,12 @@ impl<'m> Encoder<'m> {
             mark_end(&mut context)?;
         }
         let time = self.time.unwrap_or_else(Time::now);
-        template::complete(&mut context, time, self.thinking);
+        template::complete(&mut context, time);
         let mut rendered = template.render_context_at(&context, time).map_err(PromptError::Chat)?;
         if continued {
             rendered.truncate(rendered.rfind(MARK).ok_or(PromptError::NotContinued)?);
         }
-
-        let (text, plain) = hidden.restore(&rendered);
-        let tokens = self.tokenizer().encode_around_until(&text, &plain, Some(false), self.stop)?;
-        let tokens = self.begun(tokens);
-        if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
+        Ok((rendered, hidden))
     }
 
     /// Hides the names of special tokens in all texts of a value, including the keys of objects.

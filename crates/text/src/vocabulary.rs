@@ -74,6 +74,12 @@ impl Vocabulary {
         self.template_source().is_some_and(|source| source.contains(text))
     }
 
+    /// Returns true if the chat template shows the model tools, in a notation whose calls are read. Otherwise they have to be
+    /// described to it in words.
+    pub fn shows_tools(&self) -> bool {
+        self.template_has("tools") && self.output_format() != Format::Plain
+    }
+
     /// The text of the chat template, if there is one.
     pub fn template_source(&self) -> Option<&str> {
         self.source.as_ref()?.as_deref().ok()

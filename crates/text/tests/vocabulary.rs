@@ -4,7 +4,9 @@
 use alight_formats::gguf::{self, write::Builder};
 use alight_text::output::{Call, Format, Shown, Thinking, Tools};
 use alight_text::template::Time;
-use alight_text::{ChatError, Encoder, Message, PromptError, Style, TemplateError, Vocabulary};
+use alight_text::{
+    ChatError, Encoder, Message, PromptError, PromptPiece, Style, TemplateError, Vocabulary,
+};
 
 /// The text of tokens. (This vocabulary has no token for a space, which is three bytes.)
 fn text(vocabulary: &Vocabulary, ids: &[u32]) -> String {
@@ -213,6 +215,39 @@ fn a_template_is_told_of_thinking() {
     let context = serde_json::json!({"messages": [], "enable_thinking": true});
     let encoder = Encoder::new(&vocabulary, Style::Chat, false).without_thinking();
     assert_eq!(text(encoder.chat_in(context.as_object().unwrap().clone()).unwrap()), "True");
+}
+
+#[test]
+fn a_template_has_the_variables_of_the_encoder_unless_the_conversation_has_them() {
+    let vocabulary = with_tokens(&[], Some("{{ a }}|{{ b }}|{{ enable_thinking }}"));
+    let object = |value: serde_json::Value| value.as_object().unwrap().clone();
+    let rendered = |encoder: Encoder<'_>, context: serde_json::Value| {
+        text(&vocabulary, &encoder.chat_in(object(context)).unwrap())
+    };
+    let variables = object(serde_json::json!({"a": 1, "b": "<x>", "enable_thinking": true}));
+    let encoder =
+        || Encoder::new(&vocabulary, Style::Chat, false).with_variables(variables.clone());
+    assert_eq!(rendered(encoder(), serde_json::json!({})), "1|<x>|True");
+    let context = serde_json::json!({"a": 2, "enable_thinking": false});
+    assert_eq!(rendered(encoder(), context), "2|<x>|False");
+    // A caller that asks for no thinking gets none.
+    assert_eq!(rendered(encoder().without_thinking(), serde_json::json!({})), "1|<x>|False");
+}
+
+#[test]
+fn pieces_of_a_prompt_follow_one_another() {
+    let vocabulary = with_tokens(&[], None);
+    let encoder = Encoder::new(&vocabulary, Style::Raw, false);
+    let raw = |text: &str| encoder.raw(text).unwrap();
+    let pieces = |pieces: &[PromptPiece<'_>]| encoder.pieces(pieces);
+    let (text, token) = (PromptPiece::Text("ab"), PromptPiece::Token(7));
+    assert_eq!(pieces(&[text]).unwrap(), raw("ab"));
+    assert_eq!(pieces(&[text, token]).unwrap(), [&raw("ab")[..], &[7]].concat());
+    // Only a text at the beginning has what stands before a text.
+    let own = pieces(&[token, text]).unwrap();
+    assert_eq!(own[0], 7);
+    assert!(raw("ab").ends_with(&own[1..]));
+    assert_eq!(pieces(&[]), Err(PromptError::Empty));
 }
 
 #[test]

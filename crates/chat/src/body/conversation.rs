@@ -3,9 +3,10 @@
 use alight_text::{Encoder, PromptError};
 use serde_json::{Map, Value};
 
+use super::accepted::{self, Accepted};
 use super::fields::{Fields, kind};
-use super::messages;
 use super::refusal::Refusal;
+use super::{in_words, messages, thinking, tools};
 
 /// Hugging Face's names for the flag that the last message is continued instead of answered, and for the flag that the prompt ends with
 /// the beginning of an answer.
@@ -17,41 +18,29 @@ pub fn context(messages: Vec<Value>) -> Map<String, Value> {
     Map::from_iter([("messages".to_owned(), messages.into()), (BEGUN.to_owned(), true.into())])
 }
 
-/// Tells the template to build a prompt without thinking, unless the body sets it: an answer constrained by a schema or a grammar has
-/// no place for thoughts.
-pub fn without_thinking(context: &mut Map<String, Value>) {
-    context.entry("enable_thinking").or_insert(false.into());
-}
-
 /// The tokens of a conversation.
 pub struct Encoded {
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// True if the template rejects a role of the messages, whose texts became words of the user.
-    pub is_plain: bool,
+    /// A sentence about each change with which the template takes the conversation, and about what it leaves out.
+    pub notes: Vec<&'static str>,
+    /// True if the template does not show tools, or not in a known notation, and the system message describes them in words.
+    pub tools_in_words: bool,
 }
 
-/// Encodes a conversation, given as template variables. Some templates reject roles that others have; they get the same
-/// messages in the roles that all have.
+/// Encodes a conversation, given as template variables. If the template refuses it, or leaves a part of it out, the messages get the
+/// smallest changes with which it does neither. The beginning of a conversation keeps its changes when more follows.
 ///
 /// # Errors
-/// There is no template, or it rejects the conversation in both forms; the error is that of the first.
+/// There is no template, or it rejects the conversation whatever is changed; the error is that of the unchanged one.
 pub fn encode(
     encoder: &Encoder<'_>,
     mut context: Map<String, Value>,
 ) -> Result<Encoded, PromptError> {
-    match encoder.chat_in(context.clone()) {
-        Err(PromptError::Chat(error)) => {
-            let plain = messages::plain(&context["messages"]);
-            if context.get("messages") == Some(&plain) {
-                return Err(PromptError::Chat(error));
-            }
-            context.insert("messages".to_owned(), plain);
-            let tokens = encoder.chat_in(context).map_err(|_| PromptError::Chat(error))?;
-            Ok(Encoded { tokens, is_plain: true })
-        }
-        encoded => Ok(Encoded { tokens: encoded?, is_plain: false }),
-    }
+    let unknown = !encoder.vocabulary().shows_tools()
+        && in_words::describe_tools(encoder.vocabulary(), &mut context);
+    let Accepted { tokens, notes, tools_in_words } = accepted::encode(encoder, context)?;
+    Ok(Encoded { tokens, notes, tools_in_words: unknown || tools_in_words })
 }
 
 /// Takes the conversation of a body, as template variables. They include `tools` if the model may call any.
@@ -60,6 +49,10 @@ pub fn encode(
 /// Invalid messages or tools, or a choice of tools that cannot be met.
 pub fn take(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let (context, choice) = take_with_choice(fields)?;
+    if !choice.custom.is_empty() {
+        let why = "there are custom tools, and only functions are taken here";
+        return Err(Refusal::unsupported("tools", why));
+    }
     if choice.one {
         let why = "a model calls as many tools as it will here: true is taken";
         return Err(Refusal::unsupported("parallel_tool_calls", why));
@@ -78,6 +71,10 @@ pub struct ToolChoice {
     pub must: Vec<Value>,
     /// True if there may be one call only.
     pub one: bool,
+    /// The names of the tools that get a text instead of arguments.
+    pub custom: Vec<String>,
+    /// Of these, the names of those whose text should follow a grammar, to which no answer is held.
+    pub with_grammar: Vec<String>,
 }
 
 /// [`take`], with the calls that the client wants.
@@ -103,10 +100,13 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Tool
     if let Some(begun) = begun {
         context.insert(BEGUN.to_owned(), begun.into());
     }
-    let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
+    let mut tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
+    let mut wanted = ToolChoice::default();
+    for (i, tool) in tools.iter_mut().flatten().enumerate() {
+        tools::to_function(tool, &format!("tools[{i}]"), &mut wanted)?;
+    }
     let choice = fields.any("tool_choice").unwrap_or("auto".into());
-    let one = fields.truth("parallel_tool_calls")? == Some(false) && tools.is_some();
-    let mut wanted = ToolChoice { one, ..ToolChoice::default() };
+    wanted.one = fields.truth("parallel_tool_calls")? == Some(false) && tools.is_some();
     let (tools, choice, allowed) = match (tools, allowed_tools(&choice)) {
         (Some(tools), Some(allowed)) => {
             let (mode, subset) = allowed_of(allowed, &tools)?;
@@ -143,9 +143,7 @@ pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Tool
             context.insert("tools".to_owned(), tools.into());
         }
     }
-    if let Some(effort) = fields.string("reasoning_effort")? {
-        context.insert("reasoning_effort".to_owned(), effort.into());
-    }
+    thinking::take(fields, &mut context)?;
     for (key, value) in fields.object("chat_template_kwargs")?.unwrap_or_default() {
         if context.contains_key(&key) || ["tools", CONTINUED].contains(&&*key) {
             let param = format!("chat_template_kwargs.{key}");
@@ -199,7 +197,8 @@ fn allowed_of(allowed: &Value, tools: &[Value]) -> Result<(&'static str, Vec<Val
 
 /// The name of a tool, or of the chosen one.
 fn named(tool: &Value) -> Option<&str> {
-    tool["function"]["name"].as_str().or(tool["name"].as_str())
+    let names = [&tool["function"]["name"], &tool["custom"]["name"], &tool["name"]];
+    names.into_iter().find_map(Value::as_str)
 }
 
 #[cfg(test)]

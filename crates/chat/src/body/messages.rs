@@ -7,6 +7,12 @@ use serde_json::{Map, Value, json};
 use super::fields::kind;
 use super::json::{JsonBudget, JsonError};
 use super::refusal::Refusal;
+use super::tools;
+
+/// The sentence in place of a picture that a tool has returned.
+pub const PICTURE: &str = "[The tool has returned a picture, which you cannot see.]";
+/// The same for a file.
+pub const FILE: &str = "[The tool has returned a file, which you cannot read.]";
 
 /// Converts messages for a template.
 ///
@@ -27,31 +33,6 @@ pub fn bytes(messages: &[Value]) -> usize {
     texts.map(str::len).sum()
 }
 
-/// The same messages for templates that know only alternating `user` and `assistant`: everything else becomes their text.
-pub fn plain(messages: &Value) -> Value {
-    let mut all: Vec<(&str, String)> = Vec::new();
-    for message in messages.as_array().into_iter().flatten() {
-        let role = if message["role"] == "assistant" { "assistant" } else { "user" };
-        let mut text = message["content"].as_str().unwrap_or_default().to_owned();
-        for call in message["tool_calls"].as_array().into_iter().flatten() {
-            let break_ = if text.is_empty() { "" } else { "\n" };
-            text = format!("{text}{break_}<tool_call>{}</tool_call>", call["function"]);
-        }
-        if message["role"] == "tool" {
-            text = format!("<tool_response>{text}</tool_response>");
-        }
-        match all.last_mut().filter(|last| last.0 == role) {
-            Some(last) => {
-                last.1.push_str("\n\n");
-                last.1.push_str(&text);
-            }
-            None => all.push((role, text)),
-        }
-    }
-    let all = all.into_iter().map(|(role, text)| json!({"role": role, "content": text}));
-    all.collect()
-}
-
 fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refusal> {
     let Value::Object(mut message) = message else {
         return Err(Refusal::invalid(at, format!("it is {}, expected an object", kind(&message))));
@@ -62,6 +43,7 @@ fn one(message: Value, at: &str, budget: &mut JsonBudget) -> Result<Value, Refus
     let called = calls(&mut message, at, budget)?;
     let content = match message.get_mut("content").map(Value::take) {
         Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) if role == "tool" => result(&parts, &format!("{at}.content"))?,
         Some(Value::Array(parts)) => joined(&parts, &format!("{at}.content"))?,
         None | Some(Value::Null) if called || role == "assistant" => String::new(),
         other => {
@@ -141,6 +123,28 @@ pub fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
     Ok(texts.join("\n"))
 }
 
+/// Joins the text of the parts of a tool's result. A picture or a file becomes a sentence that says so: the tool has answered, and its
+/// client cannot ask it for anything else.
+///
+/// # Errors
+/// A part is of an unknown type.
+pub fn result(parts: &[Value], at: &str) -> Result<String, Refusal> {
+    let readable = parts.iter().map(|part| match sentence(part) {
+        Some(sentence) => json!({"type": "text", "text": sentence}),
+        None => part.clone(),
+    });
+    joined(&readable.collect::<Vec<_>>(), at)
+}
+
+/// The sentence in place of a part of a tool's result, if it is no text.
+pub fn sentence(part: &Value) -> Option<&'static str> {
+    match part["type"].as_str()? {
+        "image" | "image_url" | "input_image" | "computer_screenshot" => Some(PICTURE),
+        "file" | "input_file" | "audio" | "input_audio" | "video_url" | "resource" => Some(FILE),
+        _ => None,
+    }
+}
+
 /// Converts the arguments of calls to objects; other text that a model wrote stays as it is. Their values count towards those of the
 /// request. Returns true if there are calls.
 fn calls(
@@ -160,6 +164,7 @@ fn calls(
         }
     };
     for (i, call) in calls.iter_mut().enumerate() {
+        tools::of_custom_call(call);
         let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
         if let Some(arguments) = arguments
             && let Value::String(text) = &*arguments
@@ -176,7 +181,12 @@ fn calls(
             }
         }
     }
-    Ok(!calls.is_empty())
+    let called = !calls.is_empty();
+    if !called {
+        // Some templates only look whether the list is there.
+        message.shift_remove("tool_calls");
+    }
+    Ok(called)
 }
 
 #[cfg(test)]
@@ -210,6 +220,7 @@ mod tests {
             {"role": "developer", "content": "Be short."},
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]},
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": 1"}}]},
+            {"role": "assistant", "content": "b", "tool_calls": []},
         ]);
         let got = Value::from(for_template(given.as_array().unwrap().clone()).unwrap());
         assert_eq!(got[0]["content"], "Be\nkind.");
@@ -221,26 +232,23 @@ mod tests {
         assert_eq!(got[4], json!({"role": "system", "content": "Be short."}));
         assert_eq!(got[5]["tool_calls"][0]["function"]["arguments"], json!({}));
         assert_eq!(got[6]["tool_calls"][0]["function"]["arguments"], json!("{\"a\": 1"));
-        assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1 + 9);
+        assert_eq!(got[7], json!({"role": "assistant", "content": "b"}));
+        assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1 + 9 + 1);
     }
 
     #[test]
-    fn templates_without_roles_for_tools_are_told_in_words() {
+    fn a_tool_s_picture_becomes_a_sentence_and_a_custom_call_that_of_a_function() {
         let given = json!([
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
-            {"role": "tool", "content": "7"},
+            {"role": "assistant", "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "f", "input": "a\nb"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": [
+                {"type": "text", "text": "Here:"}, {"type": "image_url", "image_url": {"url": "data:"}}
+            ]},
         ]);
-        let called = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
-        assert_eq!(
-            plain(&given),
-            json!([
-                {"role": "user", "content": "Be kind.\n\nHi"},
-                {"role": "assistant", "content": called},
-                {"role": "user", "content": "<tool_response>7</tool_response>"},
-            ])
-        );
+        let got = for_template(given.as_array().unwrap().clone()).unwrap();
+        let function = json!({"name": "f", "arguments": {"input": "a\nb"}});
+        let call = json!({"id": "1", "type": "function", "function": function});
+        assert_eq!(got[0]["tool_calls"], json!([call]));
+        assert_eq!(got[1]["content"], format!("Here:\n{PICTURE}"));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use alight_model::{SamplerNumber, SamplerOptions};
 use alight_text::infill::GapLimits;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::declared::REFUSED;
 use super::fields::{Fields, whole};
 use super::refusal::Refusal;
 
@@ -32,6 +33,7 @@ pub fn sampling(
         }
     }
     options.top_k = fields.count_or_all("top_k", 0)?.unwrap_or(options.top_k);
+    options.min_keep = fields.count("min_keep")?.unwrap_or(options.min_keep);
     let last_n = fields.count_or_all("repeat_last_n", usize::MAX)?;
     options.repeat_last_n = last_n.unwrap_or(options.repeat_last_n);
     let seed = fields.read("seed", "a whole number of 64 bits", |value| match whole(&value)? {
@@ -95,24 +97,10 @@ pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
 /// # Errors
 /// A field requests such a change.
 pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
-    let is = |expected: Value| move |value: &Value| *value == expected;
-    fields.only("modalities", is(json!(["text"])), "answers are text")?;
-    fields.only("suffix", is(json!("")), "a text is continued at its end")?;
-    // OpenAI's names before `tools`.
-    fields.only("functions", is(json!([])), "tools has them now")?;
-    fields.only("function_call", is(json!("none")), "tool_choice says it now")?;
-    // llama.cpp's fields, and the value that turns each off. Clients send them whether they use them or not.
-    for (name, off) in [
-        ("mirostat", 0.0),
-        ("dry_multiplier", 0.0),
-        ("xtc_probability", 0.0),
-        ("dynatemp_range", 0.0),
-        ("typical_p", 1.0),
-        ("tfs_z", 1.0),
-        ("top_n_sigma", -1.0),
-    ] {
-        let why = "there is no such way to choose tokens here";
-        fields.only(name, |value| value.as_f64() == Some(off), why)?;
+    for declared in REFUSED {
+        if let Some(value) = fields.any(declared.name) {
+            declared.check(&value)?;
+        }
     }
     Ok(())
 }
@@ -120,6 +108,7 @@ pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn fields(body: &Value) -> Fields {
         Fields::new(body.as_object().unwrap().clone())
@@ -173,6 +162,22 @@ mod tests {
             (json!("a"), &["a"]),
         ] {
             assert_eq!(stops(&mut fields(&json!({"stop": stop}))).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn vllm_s_fields_are_refused_unless_they_ask_for_nothing() {
+        let nothing = json!({"min_tokens": 0, "stop_token_ids": [], "bad_words": null});
+        assert_eq!(refuse_unsupported(&mut fields(&nothing)), Ok(()));
+        for (name, value) in [
+            ("min_tokens", json!(3)),
+            ("stop_token_ids", json!([7])),
+            ("allowed_token_ids", json!([7])),
+            ("bad_words", json!(["a"])),
+            ("truncate_prompt_tokens", json!(9)),
+        ] {
+            let refusal = refuse_unsupported(&mut fields(&json!({name: value}))).unwrap_err();
+            assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported", Some(name)));
         }
     }
 

@@ -27,6 +27,12 @@ impl Refusal {
         Refusal { code: "invalid_request", param: Some(param), message }
     }
 
+    /// The same for a field within an object, whose path ends with a dot.
+    pub fn within(self, path: &str) -> Refusal {
+        let named = |text: String| format!("{path}{text}");
+        Refusal { param: self.param.map(named), message: named(self.message), ..self }
+    }
+
     /// Creates a refusal for a field that requests an unsupported feature.
     pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Refusal {
         Refusal { code: "unsupported", ..Refusal::invalid(param, message) }

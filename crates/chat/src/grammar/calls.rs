@@ -7,7 +7,7 @@ use alight_text::output::Format;
 use alight_text::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value, json};
 
-use super::notation::{Writer, mark, until};
+use super::notation::{StartMark, Writer, mark, until};
 use super::{
     Grammar, Grammars, Held, Marks, NoGrammar, NotHeld, Part, SCHEMA, Wanted, schemas, with_rules,
 };
@@ -66,7 +66,7 @@ pub(super) fn or_schema(
     strict: bool,
     vocabulary: &Vocabulary,
 ) -> Result<Option<String>, Refusal> {
-    if !vocabulary.template_has("tools") || !wanted.is_object() {
+    if !wanted.is_object() {
         return Ok(None);
     }
     with_writer(vocabulary, |writer| {
@@ -78,10 +78,23 @@ pub(super) fn or_schema(
     })
 }
 
+/// Refuses strict tools of a model to which tools are described in words: nothing says that it will write their calls as it is asked.
+fn refuse_strict_in_words(tools: &[Value], vocabulary: &Vocabulary) -> Result<(), Refusal> {
+    match tools.iter().position(is_strict) {
+        Some(i) if !vocabulary.shows_tools() => {
+            let why = "the model's chat template does not show tools, or not in a notation that is known, so they are described to it in words, and \
+                       its calls cannot be held to a schema: leave strict out, or use a model that was trained to call tools";
+            Err(Refusal::unsupported(format!("tools[{i}].function.strict"), why))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Constrains an answer to calls of these tools, in the model's own notation and perhaps after thinking; with `one`, to a single call.
 /// Where no grammar holds the notation, it is one call `{"name": …, "arguments": {…}}`, with the blanks that templates write.
 pub fn of_calls(tools: &[Value], one: bool, grammars: &Grammars) -> Result<Held, NotHeld> {
     let vocabulary = grammars.vocabulary;
+    refuse_strict_in_words(tools, vocabulary)?;
     let format = vocabulary.output_format();
     let known = |text: &str| control(&vocabulary.tokenizer, text);
     let tokens = format.notation().tokens;
@@ -149,11 +162,12 @@ fn harmony(
 }
 
 /// Constrains the arguments of calls to their schemas wherever the model writes a call, and leaves the rest of its answer free;
-/// `None` if no tool is strict, or if calls cannot be distinguished from an answer by a mark.
+/// `None` if no tool is strict.
 pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<Held>, NotHeld> {
     if !tools.iter().any(is_strict) {
         return Ok(None);
     }
+    refuse_strict_in_words(tools, grammars.vocabulary)?;
     // Each may be compiled separately.
     let bytes: usize = tools.iter().map(|tool| schema(tool).to_string().len()).sum();
     if bytes > SCHEMA {
@@ -168,29 +182,43 @@ pub fn of_strict_calls(tools: &[Value], grammars: &Grammars) -> Result<Option<He
             for (i, tool) in tools.iter().enumerate() {
                 let lark = format!("start: args\nargs: %json {}", schema(tool));
                 let (name, of) = (name(i, tool)?, held(lark, tools, grammars)?);
-                let mark = |between| format!("to=functions.{name}{between}<|message|>");
+                let mark = |between| StartMark {
+                    text: format!("to=functions.{name}{between}<|message|>"),
+                    start: String::new(),
+                    begins_line: false,
+                };
                 marks.extend(HARMONY.map(|between| (mark(between), of.clone())));
             }
             marks
         }
         _ => {
             let written = with_writer(vocabulary, |writer| {
-                let writer = writer.filter(|writer| !writer.is_unmarked());
-                let rules = writer.map(|writer| Ok((writer.marks(), writer.rules(tools, false)?)));
+                let rules = writer.map(|writer| {
+                    let (marks, rules) = (writer.marks(tools)?, writer.rules(tools, false)?);
+                    Ok((marks, format!("{rules}{}", writer.unmarked_rules(tools))))
+                });
                 rules.transpose()
             });
             let Some((marks, rules)) = written.map_err(|refusal: Refusal| refusal)? else {
                 return Ok(None);
             };
-            let of = |start: &str| held(format!("start: {start}\n{rules}"), tools, grammars);
-            let after_all = of("rest")?;
-            let after_own =
-                if marks.iter().all(|(_, all)| *all) { None } else { Some(of("body")?) };
-            let each = |(mark, all): (&str, bool)| {
-                let grammar = if all { Some(&after_all) } else { after_own.as_ref() };
-                Some((mark.to_owned(), grammar?.clone()))
-            };
-            marks.into_iter().filter_map(each).collect()
+            // Several marks share a rule.
+            let mut compiled: Vec<(String, Grammar)> = Vec::new();
+            let mut all = Vec::new();
+            for mark in marks {
+                let known = compiled.iter().find(|(start, _)| *start == mark.start);
+                let grammar = match known {
+                    Some((_, grammar)) => grammar.clone(),
+                    None => {
+                        let lark = format!("start: {}\n{rules}", mark.start);
+                        let grammar = held(lark, tools, grammars)?;
+                        compiled.push((mark.start.clone(), grammar.clone()));
+                        grammar
+                    }
+                };
+                all.push((mark, grammar));
+            }
+            all
         }
     };
     let marks = Marks::new(marks, format.notation(), &vocabulary.tokenizer);

@@ -7,13 +7,17 @@ use std::sync::Arc;
 use alight_text::Tokenizer;
 use alight_text::format::Notation;
 
+use super::notation::StartMark;
 use super::{Grammar, Mask};
+
+/// The bytes before a marker that are looked at: blanks, or the opening of calls.
+const MAX_BEFORE: usize = 24;
 
 /// The markers of an answer, and its state.
 #[derive(Clone)]
 pub(crate) struct Marks {
     /// Each marker with its grammar in the initial state.
-    all: Arc<[(Box<[u8]>, Grammar)]>,
+    all: Arc<[(StartMark, Grammar)]>,
     /// Bytes of the longest marker.
     longest: usize,
     /// The grammar of the marker that the answer is after, in its current state.
@@ -31,14 +35,14 @@ pub(crate) struct Marks {
 impl Marks {
     /// Creates the markers for an answer in these tokens.
     pub(super) fn new(
-        all: Vec<(String, Grammar)>,
+        all: Vec<(StartMark, Grammar)>,
         notation: &'static Notation,
         tokenizer: &'static Tokenizer,
     ) -> Marks {
-        let all: Arc<[(Box<[u8]>, Grammar)]> =
-            all.into_iter().map(|(mark, of)| (mark.into_bytes().into(), of)).collect();
+        let all: Arc<[(StartMark, Grammar)]> = all.into();
         let thinking = notation.thinking.iter().map(|pair| pair.open.len().max(pair.close.len()));
-        let longest = all.iter().map(|(mark, _)| mark.len()).chain(thinking).max().unwrap_or(0);
+        let own = all.iter().map(|(mark, _)| mark.text.len() + MAX_BEFORE);
+        let longest = own.chain(thinking).max().unwrap_or(0);
         let seen = Vec::new();
         Marks { all, longest, now: None, seen, notation, thinking: None, begun: false, tokenizer }
     }
@@ -58,8 +62,18 @@ impl Marks {
             };
             let armed = self.thinking.is_none() || self.notation.calls.in_thinking;
             let calls = self.all.iter().filter(|_| armed);
+            let place = |mark: &StartMark| {
+                let found = end(mark.text.as_bytes())?;
+                let before = self.seen[..found.0].trim_ascii_end();
+                // Blanks that end a line are trimmed as well: then the line's end is among them.
+                let blank = &self.seen[before.len()..found.0];
+                let begins = blank.contains(&b'\n') || (before.is_empty() && !self.begun);
+                let open = self.notation.calls.opens.iter();
+                let marked = open.clone().any(|open| before.ends_with(open.as_bytes()));
+                (!mark.begins_line || begins || marked).then_some(found)
+            };
             let call =
-                calls.filter_map(|(mark, of)| Some((end(mark)?, of))).min_by_key(|(at, _)| at.0);
+                calls.filter_map(|(mark, of)| Some((place(mark)?, of))).min_by_key(|(at, _)| at.0);
             let (range, next) = match self.thinking {
                 Some(close) => (end(close.as_bytes()), None),
                 None => {

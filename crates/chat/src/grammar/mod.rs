@@ -24,7 +24,9 @@ mod schemas;
 #[cfg(feature = "grammar")]
 mod size;
 mod thought;
+mod tree;
 mod trial;
+mod vllm;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -360,7 +362,7 @@ impl Wanted {
     }
 }
 
-/// Takes the constraint on an answer: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`. An answer that
+/// Takes the constraint on an answer: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`, or vLLM's fields. An answer that
 /// must be a tool call gets no other constraint.
 ///
 /// # Errors
@@ -372,18 +374,20 @@ pub fn take(
 ) -> Result<Option<Held>, NotHeld> {
     let format = fields.object("response_format")?.map(of_format).transpose()?.flatten();
     let full = |text: &String| !text.is_empty();
-    let all = [
+    let own = [
         ("response_format", format),
         ("json_schema", fields.any("json_schema").map(Wanted::lenient)),
         ("grammar", fields.string("grammar")?.filter(full).map(of_grammar)),
         ("regex", fields.string("regex")?.filter(full).map(Wanted::Regex)),
     ];
-    let mut all = all.into_iter().filter_map(|(param, wanted)| Some((param, wanted?)));
+    let own = own.into_iter().filter_map(|(param, wanted)| Some((param.to_owned(), wanted?)));
+    let mut all = own.chain(vllm::take(fields)?);
     let Some((param, wanted)) = all.next() else { return Ok(None) };
     if let Some((other, _)) = all.next() {
         let message = format!("there is {param}, too: an answer is held to one of them");
         return Err(Refusal::invalid(other, message).into());
     }
+    let param = &*param;
     wanted.check().map_err(|why| why.of_field(param))?;
     let wanted = match (calls, wanted) {
         (Calls::Must, _) => return Ok(None),

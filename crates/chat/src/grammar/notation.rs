@@ -1,11 +1,14 @@
 //! Calls in a family's own notation, as rules of an llguidance grammar. The same description that the output parser reads says how they
 //! are written, so that an answer that is held to calls is what the model would write of itself.
 
-use alight_text::format::{Calls, Field, Form, Format, Literal, Named, Object, Tagged, ValueTypes};
+use alight_text::format::{
+    Calls, Elements, Field, Form, Format, Header, Literal, Named, Object, Tagged, ValueTypes,
+};
 use alight_text::output::{Tools, Written};
 use serde_json::{Map, Value, json};
 
 use super::calls::{name, own_schema, schema};
+use super::tree::TreeWriter;
 use super::with_rules;
 use crate::body::refusal::Refusal;
 
@@ -18,10 +21,21 @@ const TERMINALS: &str = "BLANK: /[ \\n]{1,8}/\nID: /[A-Za-z0-9_.:-]{1,64}/\nCOUN
 /// Text that may be longer is not counted.
 const MAX_COUNTED: u64 = 1000;
 
+/// A text after which the rest of a call is held to a rule.
+#[derive(Clone, Debug)]
+pub(super) struct StartMark {
+    pub(super) text: String,
+    /// The name of the rule.
+    pub(super) start: String,
+    /// True if it only counts at the beginning of the answer, or of a line of it.
+    pub(super) begins_line: bool,
+}
+
 /// Writes the rules of calls in one notation.
 pub(super) struct Writer<'w> {
     calls: &'static Calls,
     form: &'static Form,
+    header: Option<Header>,
     /// The marks around calls; empty if there are none.
     open: &'static str,
     close: &'static str,
@@ -42,43 +56,67 @@ impl<'w> Writer<'w> {
     ) -> Option<Writer<'w>> {
         let notation = format.notation();
         let calls = &notation.calls;
-        let written = |form: &&Form| match form {
-            Form::Tagged(tags) => has(tags.open) && has(tags.key_open),
-            Form::Named(named) => named.fields.last().is_some_and(|(mark, _)| has(mark)),
-            Form::Object(_) | Form::Literal(_) | Form::Elements(_) => false,
-        };
-        let form = calls.forms.iter().skip(1).find(written).or(calls.forms.first())?;
-        if matches!(form, Form::Elements(_)) {
-            return None;
-        }
+        let form = calls.form(has)?;
         // The spelling of the template. It may build marks from parts.
         let last = |mark: &str| has(mark.rsplit('｜').next().unwrap_or(mark));
         let own = calls.opens.iter().position(|mark| has(mark));
         let own = own.or_else(|| calls.opens.iter().position(|mark| control(mark).is_some()));
         let own = own.or_else(|| calls.opens.iter().position(|mark| last(mark))).unwrap_or(0);
-        let (open, close) = match calls.unmarked {
+        let (open, close) = match calls.markless {
             true => ("", ""),
             false => (calls.opens.get(own).copied(), calls.closes.get(own).copied()).or_empty(),
         };
-        Some(Writer { calls, form, open, close, tokens: notation.tokens, control, has })
+        let (header, tokens) = (notation.header, notation.tokens);
+        Some(Writer { calls, form, header, open, close, tokens, control, has })
     }
 
-    /// The marks after which calls begin, each with its end and true if it is the opening of all calls.
-    pub(super) fn marks(&self) -> Vec<(&'static str, bool)> {
+    /// The marks after which calls begin.
+    pub(super) fn marks(&self, tools: &[Value]) -> Result<Vec<StartMark>, Refusal> {
+        if self.calls.markless {
+            return self.unmarked(tools);
+        }
         let own = match self.form {
             Form::Named(Named { open, .. })
             | Form::Tagged(Tagged { open, .. })
-            | Form::Literal(Literal { open, .. }) => *open,
-            Form::Object(_) | Form::Elements(_) => "",
+            | Form::Literal(Literal { open, .. })
+            | Form::Elements(Elements { open, .. }) => *open,
+            Form::Object(_) => "",
         };
         let own = Some(own).filter(|own| self.calls.bare.contains(own));
-        let opens = self.calls.opens.iter().map(|mark| (*mark, true));
-        opens.chain(own.map(|mark| (mark, false))).collect()
+        let mark = |text: &str, start: &str| StartMark {
+            text: text.to_owned(),
+            start: start.to_owned(),
+            begins_line: false,
+        };
+        let opens = self.calls.opens.iter().map(|text| mark(text, "rest"));
+        Ok(opens.chain(own.map(|text| mark(text, "body"))).collect())
+    }
+
+    /// The texts with which calls without marks begin: they name one of the tools.
+    fn unmarked(&self, tools: &[Value]) -> Result<Vec<StartMark>, Refusal> {
+        let Form::Object(keys) = self.form else { return Ok(Vec::new()) };
+        let mut all = Vec::new();
+        for (i, tool) in tools.iter().enumerate() {
+            let name = json!(name(i, tool)?);
+            for before in ["{", "{\"type\": \"function\", "] {
+                let text = format!("{before}\"{}\": {name}", keys.name);
+                all.push(StartMark { text, start: format!("after{i}"), begins_line: true });
+            }
+        }
+        Ok(all)
+    }
+
+    /// The rules for what follows the marks of [`unmarked`](Self::unmarked), in addition to [`rules`](Self::rules).
+    pub(super) fn unmarked_rules(&self, tools: &[Value]) -> String {
+        let Form::Object(keys) = self.form else { return String::new() };
+        let key = json!(format!("\"{}\":", keys.arguments.first().copied().unwrap_or("arguments")));
+        let one = |i| format!("after{i}: \",\" BLANK? {key} BLANK? args{i} BLANK? \"}}\"\n");
+        (0..tools.len()).map(one).collect()
     }
 
     /// True if calls have no marks, so that only their text distinguishes them from an answer.
     pub(super) fn is_unmarked(&self) -> bool {
-        self.calls.unmarked
+        self.calls.markless
     }
 
     /// The rules `calls`, the whole of it; `rest`, the same after the opening mark; and `body`, a call after its own mark. With `one`,
@@ -93,7 +131,7 @@ impl<'w> Writer<'w> {
                 Form::Named(named) => self.named(i, name, tool, named, &mut rules),
                 Form::Tagged(tags) => self.tagged(i, name, tool, tags, &parsed, &mut rules),
                 Form::Literal(literal) => self.literal(i, name, tool, literal, &parsed, &mut rules),
-                Form::Elements(_) => String::new(),
+                Form::Elements(form) => self.elements(i, name, tool, form, &mut rules),
             };
             rules.push_str(&format!("body{i}: {body}\n"));
         }
@@ -101,8 +139,9 @@ impl<'w> Writer<'w> {
         let own = match self.form {
             Form::Named(Named { open, .. })
             | Form::Tagged(Tagged { open, .. })
-            | Form::Literal(Literal { open, .. }) => self.mark(open),
-            Form::Object(_) | Form::Elements(_) => String::new(),
+            | Form::Literal(Literal { open, .. })
+            | Form::Elements(Elements { open, .. }) => self.mark(open),
+            Form::Object(_) => String::new(),
         };
         let list = match self.form {
             Form::Object(keys) => keys.list,
@@ -120,12 +159,31 @@ impl<'w> Writer<'w> {
         } else {
             format!(" BLANK? {}", self.mark(self.close))
         };
-        let again = if one || self.open.is_empty() { "" } else { " (BLANK? section)*" };
+        let (head, between) = self.header();
+        let again = match one || self.open.is_empty() {
+            true => String::new(),
+            false => format!(" ({between}BLANK? section)*"),
+        };
         Ok(format!(
-            "calls: section{again}\nsection: {} rest\nrest: BLANK? {inside}{end}\ncall: {own} body\nbody: {}\n{rules}{TERMINALS}",
+            "calls: section{again}\nsection: {head}{} rest\nrest: BLANK? {inside}{end}\ncall: {own} body\nbody: {}\n{rules}{TERMINALS}",
             self.mark(self.open),
             all.join(" | ")
         ))
+    }
+
+    /// The header of a message with a call, and what ends the message before it.
+    fn header(&self) -> (String, String) {
+        let Some(header) = &self.header else { return <(String, String)>::default() };
+        let open = self.mark(header.open);
+        let head = match (header.keeps_close, header.start) {
+            (true, _) => format!("({open} KEY?)? "),
+            (false, start) => {
+                format!("({})? {open} KEY {} ", self.mark(start), self.mark(header.close))
+            }
+        };
+        let between =
+            if self.close == header.end { String::new() } else { self.mark(header.end) + " " };
+        (head, between)
     }
 
     /// A text as parts of a rule: control tokens by their ids, the rest in quotes.
@@ -133,8 +191,27 @@ impl<'w> Writer<'w> {
         mark(text, self.tokens, self.control)
     }
 
+    /// A call of nested elements.
+    fn elements(
+        &self,
+        i: usize,
+        name: &str,
+        tool: &Value,
+        form: &'static Elements,
+        rules: &mut String,
+    ) -> String {
+        if i == 0 {
+            rules.push_str(&TreeWriter::shared(self, form));
+        }
+        let name = json!(format!("\"{name}\""));
+        let mut tree = TreeWriter { writer: self, form, rules, count: 0, name: i.to_string() };
+        let all = tree.object(&own_schema(tool), 0);
+        let all = all.unwrap_or_else(|| "(BLANK? anyelement)*".to_owned());
+        format!("{name} {} {all} BLANK? {}", self.mark(form.name_close), self.mark(form.close))
+    }
+
     /// Parts of a rule for text up to a mark, and the mark. `text` is an expression for the text, `name` a terminal of its own.
-    fn until(&self, name: &str, text: &str, close: &str, rules: &mut String) -> String {
+    pub(super) fn until(&self, name: &str, text: &str, close: &str, rules: &mut String) -> String {
         until(name, text, close, (self.tokens, self.control), rules)
     }
 
@@ -447,7 +524,7 @@ fn parameters(tool: &Value) -> Option<Vec<Parameter<'_>>> {
 }
 
 /// The texts that a value may be, in quotes, if its schema lists them.
-fn strings(schema: &Value) -> Option<Vec<String>> {
+pub(super) fn strings(schema: &Value) -> Option<Vec<String>> {
     let listed = match (&schema["enum"], schema.get("const")) {
         (Value::Array(listed), _) => listed.iter().collect(),
         (_, Some(one)) => vec![one],
@@ -458,7 +535,7 @@ fn strings(schema: &Value) -> Option<Vec<String>> {
 }
 
 /// An expression for text of the length that its schema wants.
-fn length(schema: &Value) -> String {
+pub(super) fn length(schema: &Value) -> String {
     let of = |key: &str| schema[key].as_u64().filter(|n| *n <= MAX_COUNTED);
     match (of("minLength"), of("maxLength")) {
         (None | Some(0), None) => "(?s:.*)".to_owned(),
@@ -467,7 +544,7 @@ fn length(schema: &Value) -> String {
     }
 }
 
-fn rules_of(mut schema: Value, strict: bool, item: &str, key: &str) -> Value {
+pub(super) fn rules_of(mut schema: Value, strict: bool, item: &str, key: &str) -> Value {
     if schema.is_boolean() {
         schema = if schema == json!(false) { json!({"not": {}}) } else { json!({}) };
     }
@@ -539,7 +616,43 @@ mod tests {
     }
 
     /// Calls of `f` and `g` as each family writes them, and the text of its template that decides.
-    const CALLS: [(Format, &str, &str, &str); 19] = [
+    const CALLS: [(Format, &str, &str, &str); 25] = [
+        (
+            Format::MiniMax3,
+            "",
+            "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<city>Oslo]<]minimax[>[</city>]<]minimax[>[<n>1]<]minimax[>[</n>]<]minimax[>[<l>]<]minimax[>[<item>a]<]minimax[>[</item>]<]minimax[>[</l>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+            "\n]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"g\">]<]minimax[>[</invoke>]<]minimax[>[</tool_call>",
+        ),
+        (
+            Format::Plain,
+            "",
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Oslo\", \"n\": 1}}\n</tool_call>",
+            "\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        ),
+        (
+            Format::Dsml,
+            " invoke name= parameter name= calls>",
+            "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"city\" string=\"true\">Oslo</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"n\" string=\"false\">1</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+            "<｜DSML｜ calls><｜DSML｜ invoke name=\"g\"></｜DSML｜ invoke></｜DSML｜ calls>",
+        ),
+        (
+            Format::GigaChat,
+            "",
+            "<|function_call|>{\"name\": \"f\", \"arguments\": {\"city\": \"Oslo\", \"n\": 1}}",
+            "<|function_call|>{\"name\": \"g\", \"arguments\": {}}",
+        ),
+        (
+            Format::Muse,
+            "",
+            " to=f<|message|><atem:function_calls>\n<atem:invoke name=\"f\">\n<atem:parameter name=\"city\">Oslo</atem:parameter>\n<atem:parameter name=\"n\">1</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
+            "<|eom|><|start|>assistant to=g<|message|><atem:function_calls><atem:invoke name=\"g\"></atem:invoke></atem:function_calls>",
+        ),
+        (
+            Format::Inkling,
+            "",
+            "<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"city\": \"Oslo\", \"n\": 1}}<|end_message|>",
+            "<|message_model|>g<|content_invoke_tool_json|>{\"name\": \"g\", \"args\": {}}<|end_message|>",
+        ),
         (
             Format::ChatMl,
             "",

@@ -147,6 +147,9 @@ fn serve(
     work: impl FnOnce() -> Result<(), String>,
 ) -> ! {
     let answer = isolate(answer.as_raw_fd());
+    // A failed allocation ends this process by the signal that `run` looks for, however the parent handles it.
+    // SAFETY: the default action is no function of ours.
+    unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
     limit(Resource::Core, 0);
     limit(Resource::Cpu, limits.time.as_secs() + 1);
     if let Some(before) = before {

@@ -55,7 +55,7 @@ impl LineAnswer {
         });
         let (id, object, choice) = if self.chat {
             let reason = if self.making.called() && !cut { "tool_calls" } else { reason };
-            let message = self.message.openai(|i| format!("call_{number}_{i}"));
+            let message = self.message.openai(&[], |i| format!("call_{number}_{i}"));
             ("chatcmpl", "chat.completion", json!({"message": message, "finish_reason": reason}))
         } else {
             let choice = json!({"text": self.message.content, "finish_reason": reason});

@@ -170,7 +170,9 @@ pub fn main(args: BatchArgs) -> Outcome {
     };
     let draft = args.drafts.leaked(&args.engine)?;
     let log: Log = Arc::new(say::note);
-    let engine = EngineLoop::start(model, draft, &options, &log).map_err(|e| anyhow!(e))?;
+    let mut engine = EngineLoop::start(model, draft, &options, &log).map_err(|e| anyhow!(e))?;
+    let interrupt = Interrupt::catch()?;
+    engine.cancel_by(interrupt.cancel());
     let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
     let progress = Progress::new(shown, input.len);
     let source = input.path.map(Path::to_owned);
@@ -189,7 +191,7 @@ pub fn main(args: BatchArgs) -> Outcome {
         begun: 0,
         sequences: args.sequences,
         ended: false,
-        interrupt: Interrupt::catch()?,
+        interrupt,
         source,
         goes_on,
     };
@@ -395,9 +397,10 @@ impl Batch {
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
         let answer = LineAnswer::new(&prepared, self.model.vocabulary());
-        let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, .. } = prepared;
+        let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, thinking, .. } =
+            prepared;
         let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
-        let request = GenerateRequest { request, grammar, ..GenerateRequest::default() };
+        let request = GenerateRequest { request, grammar, thinking, ..GenerateRequest::default() };
         let send = self.send.clone();
         let on_event = Box::new(move |event| {
             // Once the batch has ended, nothing receives events.
@@ -447,7 +450,8 @@ impl Batch {
             }
             EngineEvent::EngineFailed(error) => return Err(anyhow!(error).into()),
             // The progress of a prompt, and outputs that no line requests.
-            EngineEvent::Reading { .. }
+            EngineEvent::Waiting { .. }
+            | EngineEvent::Reading { .. }
             | EngineEvent::PromptToken(..)
             | EngineEvent::Embedding(_)
             | EngineEvent::Ending => return Ok(()),
@@ -498,7 +502,7 @@ impl Batch {
     /// failed.
     fn report(&self, quiet: bool, before: (u64, u64)) -> Outcome {
         if !quiet {
-            say::line(&self.progress.summary(&self.results));
+            say::plain(&self.progress.summary(&self.results));
         }
         if self.interrupt.pressed() {
             if !quiet && self.results.waiting() > 0 {

@@ -4,11 +4,13 @@
 //! A field that would change the answer and is not supported is refused by name.
 
 use alight_chat::answer::{AnswerOptions, Tools};
+use alight_chat::body::declared::OF_VLLM;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::json::{JsonBudget, JsonError};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
-use alight_chat::body::{conversation, messages, options};
+use alight_chat::body::{conversation, messages, options, thinking};
 use alight_chat::grammar::{self, AnswerRules, Calls, Grammars, Held, NotHeld};
+use alight_chat::thinking::ThinkingBudget;
 use alight_model::SamplerOptions;
 use alight_text::infill::Gap;
 use alight_text::prompt::check_length;
@@ -60,6 +62,8 @@ pub struct Prepared {
     pub ignore_eos: bool,
     /// Constrained output.
     pub held: Option<Held>,
+    /// The limit on its thinking.
+    pub thinking: Option<ThinkingBudget>,
     /// True if the answer is a message of a conversation, and not the continuation of a text.
     pub chat: bool,
     /// The options of the answer.
@@ -208,26 +212,28 @@ impl Parsed {
         let stops = options::stops(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         fields.ignore(&IGNORED);
+        OF_VLLM.iter().for_each(|declared| fields.ignore(&[declared.name]));
         fields.finish()?;
-        let (mut chat, mut tools) = (false, None);
+        let (mut chat, mut tools, mut budget) = (false, None, None);
         if let Prompt::Chat(context) = &mut prompt {
             let given = context.get("tools").and_then(Value::as_array);
             (chat, tools) = (true, given.map(|tools| Tools::of(tools)));
-            if !rules.thinking {
-                conversation::without_thinking(context);
-            }
+            budget = thinking::fit_for(context, vocabulary, rules.thinking).budget;
         }
         let tools = tools.filter(|_| rules.marks);
         let prompt = encode(prompt, vocabulary, encoder, (defaults.context, max_tokens))?;
         let held = held.map(|held| if chat { held.after(&prompt, vocabulary) } else { held });
-        let marked = chat && AnswerRules::of(held.as_ref()).marks;
+        let rules = AnswerRules::of(held.as_ref());
+        let marked = chat && rules.marks;
+        let budget = budget.filter(|_| rules.thinking);
+        let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools.clone()));
         let asked = AnswerOptions {
             chat: marked,
             tools: tools.filter(|_| marked),
             stops,
             ..AnswerOptions::default()
         };
-        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, chat, asked })
+        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, thinking, chat, asked })
     }
 }
 

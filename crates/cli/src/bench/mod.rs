@@ -238,7 +238,7 @@ pub fn main(args: BenchArgs) -> Outcome {
     if common.json {
         output::json(&report)?;
     } else {
-        output::report(report.human())?;
+        output::lines(&report.human(output::columns()))?;
     }
     common.engine.explain_outcome(&model);
     Ok(())

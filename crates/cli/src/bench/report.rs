@@ -97,7 +97,7 @@ impl BenchReport {
     }
 
     /// Returns the text for the user.
-    pub fn human(&self) -> String {
+    pub fn human(&self, columns: Option<usize>) -> String {
         let rate = &self.tokens_per_second;
         let mut text = format!(
             "{}\n\
@@ -144,7 +144,7 @@ impl BenchReport {
             self.limits.threads
         );
         text.push_str("\n\n");
-        text.push_str(&phases::table(&self.phases));
+        text.push_str(&phases::table(&self.phases, columns));
         text.push('\n');
         text
     }

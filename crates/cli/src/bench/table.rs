@@ -9,6 +9,7 @@ use rusage::Summary;
 use serde::Serialize;
 
 use super::{MAX_NUMBER, at_least_one, once, some_tokens, warm_up};
+use crate::layout::table::{Style, Table};
 use crate::open::{self, EngineArgs, HowArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
@@ -187,10 +188,10 @@ fn test(decode: bool, tokens: usize, depth: usize) -> String {
 
 fn markdown(rows: &[MeasurementRow]) -> String {
     let head = ["model", "size", "params", "threads", "test", "tokens/s", "from", "to"];
-    let mut cells: Vec<[String; 8]> = vec![head.map(str::to_owned)];
+    let mut table = Table::new(head, 1, Style::Markdown);
     for row in rows {
         let rate = &row.tokens_per_second;
-        cells.push([
+        table.row([
             one_line(&row.name).replace('|', "\\|"),
             units::bytes(row.bytes),
             units::count(row.parameters),
@@ -201,31 +202,7 @@ fn markdown(rows: &[MeasurementRow]) -> String {
             units::digits(rate.max),
         ]);
     }
-    let width = |i: usize| cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let mut text = String::new();
-    for (at, row) in cells.iter().enumerate() {
-        for (i, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Names left-aligned, numbers right-aligned.
-            let _ = match i {
-                0 => write!(text, "| {cell:<width$} "),
-                _ => write!(text, "| {cell:>width$} "),
-            };
-        }
-        text.push_str("|\n");
-        if at == 0 {
-            for (i, width) in widths.into_iter().enumerate() {
-                let _ = write!(
-                    text,
-                    "| {}{} ",
-                    "-".repeat(width - usize::from(i > 0)),
-                    [":", ""][usize::from(i == 0)]
-                );
-            }
-            text.push_str("|\n");
-        }
-    }
-    text
+    table.text(output::columns())
 }
 
 fn csv(rows: &[MeasurementRow]) -> String {

@@ -7,12 +7,14 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use alight_hub::Name;
 use clap::{Arg, Command};
 
 use crate::outcome::{Outcome, Stop};
 use crate::say;
+use crate::terminal_text::one_line;
 
 /// The commands with a counterpart among llama.cpp's programs.
 const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "tokenize"];
@@ -65,6 +67,13 @@ use Means::{
     Second, Url, Which, Words,
 };
 
+/// Returns true if a word in the place of a command is a model: of the hub, or a file.
+fn is_model(word: &OsStr) -> bool {
+    let path = Path::new(word);
+    let is_file = path.extension().is_some_and(|end| end == "gguf") || path.is_file();
+    is_file || Name::of_path(path).is_ok_and(|name| name.is_some())
+}
+
 /// Returns the command line `given` in the options of `cli`.
 pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>> {
     if given.get(1).is_some_and(|word| word == "help") {
@@ -82,6 +91,12 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
         given.get(1).filter(|_| at == 1).and_then(|word| table::command(word.to_str()?));
     if let Some(meant) = no_command {
         return Err(Stop::Usage(meant.to_owned()));
+    }
+    if let Some(model) = given.get(1).filter(|word| at == 1 && is_model(word)) {
+        return Err(Stop::Usage(format!(
+            "a command stands before the model: `alight run {}`, or serve, inspect and others",
+            one_line(&model.to_string_lossy())
+        )));
     }
     let named = given.get(1).is_some_and(|name| COMMANDS.iter().any(|known| name == known));
     if !named {

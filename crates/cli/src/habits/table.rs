@@ -64,6 +64,9 @@ pub fn command(word: &str) -> Option<&'static str> {
         "embed" | "embedding" => {
             "there is no command 'embed': `alight serve MODEL` makes vectors, at /v1/embeddings"
         }
+        "update" | "upgrade" => {
+            "there is no command 'update': install the new version as you installed this one (docs/how-to/install.md), over it"
+        }
         "-m" | "--model" | "-hf" | "--hf-repo" => {
             "a command stands first: `alight run` answers a prompt, `alight serve` answers programs"
         }
@@ -101,10 +104,8 @@ const RUN: Habits = &[
         Instead("`alight run` computes by itself; curl, or any client of OpenAI's, asks a server"),
     ),
     (
-        &["--chat-template-kwargs", "--reasoning-effort"],
-        Instead(
-            "--no-thinking turns thinking off; a request to `alight serve` can have more variables for its template",
-        ),
+        &["--reasoning-effort"],
+        Instead("--chat-template-kwargs '{\"reasoning_effort\": \"high\"}' is that variable"),
     ),
     (
         &["--reasoning-format"],
@@ -142,22 +143,15 @@ const SERVE: Habits = &[
     (&["-cnv", "--conversation"], NotNeeded(No, "/v1/chat/completions is for conversations")),
     (&["--perf", "--show-timings"], NotNeeded(No, "--metrics serves times at /metrics")),
     (
-        &["--chat-template-kwargs", "--reasoning-effort"],
-        Instead("a request brings it: `chat_template_kwargs`, `reasoning_effort`"),
-    ),
-    (
-        &["-rea", "--reasoning"],
-        Which(
-            &[("on", &[]), ("auto", &[])],
-            "a request turns thinking off: `\"chat_template_kwargs\": {\"enable_thinking\": false}`",
+        &["--reasoning-effort"],
+        Instead(
+            "--chat-template-kwargs '{\"reasoning_effort\": \"high\"}' is that variable; a request's own comes first",
         ),
     ),
+    (&["-rea"], Same("--reasoning")),
     (
-        &["--reasoning-budget"],
-        Which(
-            &[("-1", &[])],
-            "a request turns thinking off: `\"chat_template_kwargs\": {\"enable_thinking\": false}`",
-        ),
+        &["--reasoning-budget-message"],
+        Instead("the thinking ends with the mark that the model has for it"),
     ),
     (&["--reasoning-format"], NotNeeded(One, "what the model thinks is in `reasoning_content`")),
     (

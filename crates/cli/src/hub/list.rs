@@ -74,5 +74,5 @@ pub fn main(args: &ListArgs) -> Outcome {
         }
         text.push('\n');
     }
-    output::report(text)
+    output::lines(&text)
 }

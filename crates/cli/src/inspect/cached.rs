@@ -219,16 +219,11 @@ pub struct Canvas {
 impl Canvas {
     /// Returns those of standard output.
     pub fn stdout() -> Canvas {
-        use std::io::IsTerminal;
-        if !std::io::stdout().is_terminal() {
-            return Canvas::default();
-        }
-        let size = terminal_size::terminal_size_of(std::io::stdout());
-        // If a terminal reports width 0 (some pseudo-terminals do), the default width is used.
-        let width = size.map_or(80, |(width, _)| usize::from(width.0));
-        Canvas {
-            width: Some(if width == 0 { 80 } else { width }),
-            colour: crate::say::colours_allowed(),
+        match crate::layout::size(std::io::stdout()) {
+            None => Canvas::default(),
+            Some((width, _)) => {
+                Canvas { width: Some(width), colour: crate::say::colours_allowed() }
+            }
         }
     }
 

@@ -149,7 +149,7 @@ fn one(model: &Path, show: Show) -> Outcome {
             listing::human::write(&listing, &found, view, &mut text)?;
         }
     }
-    print(listing.files.iter().map(|file| &file.map), &found, &text)
+    print(listing.files.iter().map(|file| &file.map), &found, show, &text)
 }
 
 /// Reads a format other than GGUF.
@@ -171,12 +171,20 @@ fn list(source: &Recognised) -> anyhow::Result<Listing> {
 
 /// Writes the text, if the files still have their length: a file truncated under its map reads as
 /// zeros, so nothing is written before this check.
-fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, found: &AsFound, text: &[u8]) -> Outcome {
+fn print<'a>(
+    maps: impl IntoIterator<Item = &'a Map>,
+    found: &AsFound,
+    show: Show,
+    text: &[u8],
+) -> Outcome {
     for map in maps {
         map.check().map_err(|e| anyhow!(e))?;
         found.leave(map);
     }
-    output::report(text)
+    match (show, str::from_utf8(text)) {
+        (Show::Text { .. }, Ok(text)) => output::lines(text),
+        (Show::Text { .. } | Show::Json, _) => output::report(text),
+    }
 }
 
 fn map(path: &Path) -> anyhow::Result<Map> {

@@ -148,12 +148,47 @@ impl Drop for NewFolders {
     }
 }
 
+/// Returns the folder of packed files that are not next to their models.
+fn cache_folder() -> Option<PathBuf> {
+    folders::of_user(folders::CACHE).map(|cache| cache.join("packed"))
+}
+
 /// Returns its path if it is not next to the model: the path of the model, under the cache folder.
 fn in_cache(first: &Path) -> io::Result<Option<PathBuf>> {
-    let Some(cache) = folders::of_user(folders::CACHE) else { return Ok(None) };
+    let Some(cache) = cache_folder() else { return Ok(None) };
     let named = std::path::absolute(first)?;
     let inside = named.strip_prefix("/").unwrap_or(&named).with_file_name(packed_name(first));
-    Ok(Some(cache.join("packed").join(inside)))
+    Ok(Some(cache.join(inside)))
+}
+
+/// Returns the packed files in the cache folder, and that folder, if there is one. Links are not followed.
+pub fn all_in_cache() -> io::Result<Option<(PathBuf, Vec<PathBuf>)>> {
+    let Some(cache) = cache_folder().filter(|folder| folder.is_dir()) else { return Ok(None) };
+    let (mut files, mut folders) = (Vec::new(), vec![cache.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let (kind, entry) = (entry.file_type()?, entry.path());
+            if kind.is_dir() {
+                folders.push(entry);
+            } else if kind.is_file() && entry.extension().is_some_and(|end| end == "gguf") {
+                files.push(entry);
+            }
+        }
+    }
+    files.sort();
+    Ok(Some((cache, files)))
+}
+
+/// Removes a packed file of the cache folder, and the folders that are empty without it.
+pub fn remove_from_cache(cache: &Path, file: &Path) -> io::Result<()> {
+    fs::remove_file(file)?;
+    let above = file.ancestors().skip(1).take_while(|folder| *folder != cache);
+    // A folder that is not empty stays, and so do those above it.
+    for folder in above {
+        let _ = fs::remove_dir(folder);
+    }
+    Ok(())
 }
 
 fn time(path: &Path) -> io::Result<SystemTime> {

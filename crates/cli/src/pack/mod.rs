@@ -1,7 +1,7 @@
 //! `alight pack` and `alight unpack`: a model file in the layout that the kernels read fastest, and
 //! back.
 
-mod kept;
+pub mod kept;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -51,13 +51,13 @@ pub fn write(about: &RunFacts<'_>, losses: &[f32], compared: &[Compared], json: 
     if let Some(distance) = &distance {
         return match json {
             true => output::json(&Comparison { about, distance }),
-            false => output::report(comparison(about, distance)),
+            false => output::lines(&comparison(about, distance)),
         };
     }
     let (perplexity, positions) = (perplexity(losses), losses.len());
     match json {
         true => output::json(&Perplexity { about, positions, perplexity }),
-        false => output::report(format!(
+        false => output::lines(&format!(
             "perplexity {:.4} ± {:.4}   ({} in {} of {}, {})\n",
             perplexity.value,
             perplexity.error,

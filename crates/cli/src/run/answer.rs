@@ -7,9 +7,8 @@ use alight_model::Finish;
 use rusage::Phases;
 
 use super::engine::{About, Engine, Event, Request};
-use super::loading::Ticker;
 use super::parts::{Parts, Texts};
-use super::reading::Reading;
+use super::progress::AnswerProgress;
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
@@ -70,14 +69,12 @@ pub fn answer(
         written: Vec::new(),
     };
     let mut failed = None;
-    let mut reading = Reading::of(request.prompt.len());
-    let mut on_event = |event, loading: &Ticker| {
-        loading.end();
+    let mut on_event = |event, progress: &AnswerProgress<'_>| {
         if let Event::Prompt { done } = event {
-            reading.show(done);
+            progress.read(done);
         }
         if let Event::Token(id) = event {
-            reading.end();
+            progress.end();
             if answer.tokens.is_empty() {
                 answer.prompt = began.elapsed();
             }
@@ -94,10 +91,12 @@ pub fn answer(
             _ => ControlFlow::Continue(()),
         }
     };
-    let answered = Ticker::beside(about.model, |loading| {
-        engine.answer(request, &mut |event| on_event(event, loading))
+    if let Some(interrupt) = interrupt {
+        engine.cancel_by(interrupt.cancel());
+    }
+    let answered = AnswerProgress::during(about.model, request.prompt.len(), |progress| {
+        engine.answer(request, &mut |event| on_event(event, progress))
     });
-    reading.end();
     if let Some(error) = failed {
         return Err(error.into());
     }

@@ -23,8 +23,8 @@ use super::{RunArgs, context_full, parts_style, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
 use crate::output::Stream;
-use crate::say;
 use crate::terminal::Terminal;
+use crate::{say, units};
 
 /// Number of tokens to leave for an answer before history is dropped, unless the context is so
 /// small that this would leave nothing for the history.
@@ -43,7 +43,7 @@ pub fn main(
         // If no thread can be created, the terminal is not restored, and everything else works.
         .or_else(|_| Interrupt::catch())?;
     say::plain(&format!(
-        "{}: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
+        "{}\nCtrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
         about.name,
         match style {
             Style::Chat => "",
@@ -61,7 +61,10 @@ pub fn main(
         native: args.choice.kind == EngineKind::Native,
         held,
         tokens: 0,
+        context: about.context,
         file: None,
+        texts: Vec::new(),
+        verbose: false,
         interrupt,
     };
     // From the first line on, so that no typed input is lost.
@@ -81,8 +84,11 @@ pub fn main(
             let asked = Instant::now();
             let mut phases = Phases::start();
 
-            let positions =
-                Positions { context: about.context, answer: ANSWER.min(about.context / 4) };
+            let positions = Positions {
+                context: talk.context,
+                max_context: about.max_context,
+                answer: ANSWER.min(talk.context / 4),
+            };
             let held = talk.held.as_ref().map(|holding| &holding.held);
             let (encoder, limits) = args.held_by(about, style, talk.limits, held);
             let tokenizer = &about.vocabulary.tokenizer;
@@ -98,7 +104,15 @@ pub fn main(
                     continue;
                 }
             };
-            let mut out = Stream::wrapped();
+            if prompt.len() >= talk.context {
+                talk.context = about.context_for(prompt.len());
+                say::note(&format!(
+                    "the message alone takes {} tokens: the context has {} from now on",
+                    units::grouped(prompt.len()),
+                    units::grouped(talk.context)
+                ));
+            }
+            let mut out = Stream::new();
             let mut sink = |tone, piece: &str| match tone {
                 Tone::Plain => out.write(piece),
                 Tone::Dim => out.write_dim(piece),
@@ -111,18 +125,22 @@ pub fn main(
                 &args.stop,
                 &mut sink,
             );
-            let request = Request { prompt: &prompt, sampling: talk.sampling, limits, held };
+            let (context, sampling) = (talk.context, talk.sampling);
+            let request = Request { prompt: &prompt, context, sampling, limits, held };
             let answer = answer(about, engine, &request, parts, Some(interrupt), &mut phases)?;
             out.end()?;
+            if talk.verbose {
+                say::plain(&report::brief(&answer, talk.context));
+            }
             if args.stats {
                 let engine = engine.description();
                 say::plain(&report::human(&engine, &answer, asked, "question", &phases));
             }
             if matches!(answer.finish, Finish::ContextFull) {
-                say::note(&context_full(about));
+                say::note(&context_full(talk.context, about.trained, prompt.len()));
             }
             // The last token of an answer occupies no position yet: it would be computed with the next prompt.
-            talk.tokens = (prompt.len() + answer.tokens.len()).min(about.context);
+            talk.tokens = (prompt.len() + answer.tokens.len()).min(talk.context);
             talk.chat.answered(answer.texts);
             engine.keep();
         }
@@ -195,7 +213,7 @@ impl Chat {
             // Each line is independent.
             Style::Raw => (None, &[][..]),
         };
-        let bounds = bounds(system, turns, &line, tokenizer, positions.context)?;
+        let bounds = bounds(system, turns, &line, tokenizer, positions)?;
         let newest = turns[turns.len() - 2 * bounds.max..].to_vec();
         let asked = Asked { system: system.cloned(), turns: newest, line: line.clone() };
         let fit = interrupt.unless_pressed(move |pressed| {
@@ -236,12 +254,12 @@ fn bounds(
     turns: &[Message],
     line: &Message,
     tokenizer: &Tokenizer,
-    context: usize,
+    positions: Positions,
 ) -> anyhow::Result<Bounds> {
     let fixed = system.into_iter().chain([line]).map(fitting::written_bytes).sum();
     let newest_first = turns.rchunks_exact(2);
     let exchanges =
         newest_first.map(|exchange| exchange.iter().map(fitting::written_bytes).sum::<usize>());
-    let check = |bytes| check_length(bytes, tokenizer, context);
-    Bounds::of(fixed, exchanges, context, check).map_err(|error| anyhow!(error))
+    let check = |bytes, context| check_length(bytes, tokenizer, context);
+    Bounds::of(fixed, exchanges, positions, check).map_err(|error| anyhow!(error))
 }

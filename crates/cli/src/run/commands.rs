@@ -21,7 +21,7 @@ use crate::outcome::Stop;
 use crate::text_input::{self, From};
 use crate::{new_file, say, units};
 
-/// Maximum bytes of a conversation that is loaded.
+/// Maximum bytes of a conversation or a text that is loaded.
 const LIMIT: u64 = 64 << 20;
 
 /// The state that commands read and change.
@@ -39,10 +39,25 @@ pub struct Talk<'a> {
     pub held: Option<Holding>,
     /// Tokens of the last prompt and its answer.
     pub tokens: usize,
+    /// The positions of the context.
+    pub context: usize,
     /// The file that this conversation was saved in or loaded from.
     pub file: Option<PathBuf>,
+    /// Texts that come before the next message.
+    pub texts: Vec<String>,
+    /// True if a line about each answer is shown.
+    pub verbose: bool,
     /// Ctrl-C, which ends a command that takes long.
     pub interrupt: Interrupt,
+}
+
+impl Talk<'_> {
+    /// Returns the message with the texts that come before it.
+    fn with_texts(&mut self, line: String) -> String {
+        let mut parts = std::mem::take(&mut self.texts);
+        parts.push(line);
+        parts.join("\n\n")
+    }
 }
 
 /// The action after a command.
@@ -65,20 +80,21 @@ struct ChatCommand {
 }
 
 /// All commands.
-const COMMANDS: [ChatCommand; 9] = [
+const COMMANDS: [ChatCommand; 11] = [
     ChatCommand { name: "/help", takes: "", about: "this list", run: help },
     ChatCommand { name: "/clear", takes: "", about: "begin a new conversation", run: clear },
-    ChatCommand {
-        name: "/system",
-        takes: "[TEXT]",
-        about: "what the model is told before it",
-        run: system,
-    },
+    ChatCommand { name: "/system", takes: "[TEXT]", about: "the system prompt", run: system },
     ChatCommand {
         name: "/set",
         takes: "[NAME VALUE]",
-        about: "an option: temp 0.2, predict 100, schema FILE or {…}",
+        about: "temp 0.2, predict 100, schema FILE; alone: all options",
         run: set,
+    },
+    ChatCommand {
+        name: "/read",
+        takes: "FILE",
+        about: "put a text before the next message",
+        run: read,
     },
     ChatCommand {
         name: "/regen",
@@ -100,6 +116,12 @@ const COMMANDS: [ChatCommand; 9] = [
         run: info,
     },
     ChatCommand {
+        name: "/verbose",
+        takes: "",
+        about: "a line about each answer, or none again",
+        run: verbose,
+    },
+    ChatCommand {
         name: "/bye",
         takes: "",
         about: "leave, as Ctrl-D does",
@@ -110,7 +132,7 @@ const COMMANDS: [ChatCommand; 9] = [
 /// Runs the command of a line; a line that is not a command is for the model.
 pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
     let Some(name) = line.split_whitespace().next().filter(|_| line.starts_with('/')) else {
-        return Ok(Next::Ask(line));
+        return Ok(Next::Ask(talk.with_texts(line)));
     };
     let called = match name {
         // The names in other programs.
@@ -145,6 +167,7 @@ arrow keys, Ctrl-R     earlier messages";
 
 fn clear(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
     talk.chat.clear();
+    talk.texts.clear();
     (talk.tokens, talk.file) = (0, None);
     say::plain("(a new conversation)");
     Ok(Next::Listen)
@@ -152,14 +175,14 @@ fn clear(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
 
 fn system(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     if talk.style == Style::Raw {
-        bail!("without a chat template the model cannot be told anything before the conversation");
+        bail!("there is no system prompt without a chat template");
     }
     if !text.is_empty() {
         talk.chat.system = Some(Message::system(text));
     }
     match &talk.chat.system {
         Some(message) => say::plain(&format!("(system: {})", message.content)),
-        None => say::plain("(the model is told nothing before the conversation)"),
+        None => say::plain("(there is no system prompt)"),
     }
     Ok(Next::Listen)
 }
@@ -188,10 +211,64 @@ fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
             talk.given.change(name, value)?;
             talk.sampling = talk.given.options();
         }
-    } else if !text.is_empty() {
-        bail!("/set takes a name and a value, such as temp 0.2: /info has the names");
+    } else if text.is_empty() {
+        say::plain(&all_options(talk));
+        return Ok(Next::Listen);
+    } else {
+        bail!("/set takes a name and a value, such as temp 0.2: /set alone lists the names");
     }
     say::plain(&options(talk));
+    Ok(Next::Listen)
+}
+
+/// Returns a line for each option: its name, its value and what it does.
+fn all_options(talk: &Talk<'_>) -> String {
+    let own = [
+        ("predict", predict(talk), "Generate at most N tokens; -1 has no limit".to_owned()),
+        (
+            "schema",
+            constraint_name(talk).to_owned(),
+            "JSON schema of each answer: a file, {…} or off".to_owned(),
+        ),
+    ];
+    let sampling = talk.given.listed(&talk.sampling).into_iter();
+    let lines = sampling.chain(own.map(|(name, value, about)| (name.to_owned(), value, about)));
+    let lines: Vec<String> =
+        lines.map(|(name, value, about)| format!("{name:<18} {value:<8}  {about}")).collect();
+    lines.join("\n")
+}
+
+fn read(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
+    if text.is_empty() {
+        bail!("/read takes the name of a text file");
+    }
+    let path = path(text)?;
+    let from = path.clone();
+    // A pipe may have no writer.
+    let read =
+        move |_: &dyn Fn() -> bool| text_input::read_any(From::File(&from), "the text", LIMIT);
+    let Some((text, encoding)) = talk.interrupt.unless_pressed(read).transpose()? else {
+        say::line("(stopped: nothing was read)");
+        return Ok(Next::Listen);
+    };
+    if let Some(encoding) = encoding {
+        say::note(&format!("'{}' is not UTF-8: it is read as {encoding}", path.display()));
+    }
+    say::line(&format!(
+        "({} of '{}' before the next message)",
+        units::bytes(text.len() as u64),
+        path.display()
+    ));
+    talk.texts.push(text.trim_end_matches(['\r', '\n']).to_owned());
+    Ok(Next::Listen)
+}
+
+fn verbose(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
+    talk.verbose = !talk.verbose;
+    say::plain(match talk.verbose {
+        true => "(a line about each answer follows it)",
+        false => "(answers alone)",
+    });
     Ok(Next::Listen)
 }
 
@@ -231,20 +308,27 @@ fn options(talk: &Talk<'_>) -> String {
         presence_penalty,
         repeat_last_n,
         seed,
+        // No option sets it.
+        min_keep: _,
     } = talk.sampling;
-    let predict = i64::try_from(talk.limits.max_tokens).unwrap_or(-1);
     let last_n = if repeat_last_n == ALL { "-1".to_owned() } else { repeat_last_n.to_string() };
-    let held = match &talk.held {
-        None => "nothing",
-        Some(holding) => &holding.by,
-    };
+    let (predict, constraint) = (predict(talk), constraint_name(talk));
     format!(
         "options  temp {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}, seed {seed}, predict {predict},\n\
          {:9}repeat-penalty {repeat_penalty}, repeat-last-n {last_n},\n\
          {:9}frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty},\n\
-         {:9}held to {held}",
+         {:9}constraint {constraint}",
         "", "", "",
     )
+}
+
+fn predict(talk: &Talk<'_>) -> String {
+    i64::try_from(talk.limits.max_tokens).unwrap_or(-1).to_string()
+}
+
+/// Returns the constraint on answers.
+fn constraint_name<'t>(talk: &'t Talk<'_>) -> &'t str {
+    talk.held.as_ref().map_or("none", |holding| &holding.by)
 }
 
 fn regen(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
@@ -375,11 +459,11 @@ fn parse(text: &str) -> anyhow::Result<Vec<Message>> {
 }
 
 fn info(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
-    let About { name, context, trained, .. } = talk.about;
+    let About { name, trained, .. } = talk.about;
     say::plain(&format!(
         "model    {name}\ncontext  {} of {} tokens used by {} (trained for {})\n{}",
         units::grouped(talk.tokens),
-        units::grouped(*context),
+        units::grouped(talk.context),
         units::so_many(talk.chat.exchanges(), "exchange"),
         units::grouped(*trained),
         options(talk),

@@ -20,6 +20,8 @@ const END_OF_THINKING: &str = "</think>";
 pub struct Positions {
     /// All of them.
     pub context: usize,
+    /// The most that the context may have, for a message that does not fit alone.
+    pub max_context: usize,
     /// Those that are left for the answer while there is an exchange to drop instead.
     pub answer: usize,
 }
@@ -44,23 +46,23 @@ pub struct Bounds {
 
 impl Bounds {
     /// Finds the bounds by bytes, without rendering anything. `fixed`: the bytes of text that is never dropped; `exchanges`: those
-    /// of each exchange, the newest first; `check` refuses a number of bytes that has more tokens than a context.
+    /// of each exchange, the newest first; `check(bytes, context)` refuses a number of bytes that has more tokens than a context.
     ///
     /// # Errors
     /// The text that is never dropped cannot fit.
     pub fn of(
         fixed: usize,
         exchanges: impl Iterator<Item = usize>,
-        context: usize,
-        check: impl Fn(usize) -> Result<(), TooLong>,
+        Positions { context, max_context, .. }: Positions,
+        check: impl Fn(usize, usize) -> Result<(), TooLong>,
     ) -> Result<Bounds, TooLong> {
-        check(fixed)?;
+        check(fixed, max_context)?;
         let mut bounds = Bounds { max: 0, usual: 0 };
         let mut bytes = fixed;
         // Each exchange has a token at least.
         for exchange in exchanges.take(context) {
             bytes += exchange;
-            if check(bytes).is_err() {
+            if check(bytes, context).is_err() {
                 break;
             }
             bounds.max += 1;
@@ -90,6 +92,8 @@ pub fn written_bytes(message: &Message) -> usize {
 /// two messages' marks. (And without any exchange the answer gets fewer positions, so more tokens fit.) Should a template behave
 /// differently, the result still fits, and one exchange more still does not, or was excluded by its bytes.
 ///
+/// The tokens without any exchange may have more positions than the context, up to the most that it may have.
+///
 /// # Errors
 /// Those of `encode`; the conversation does not fit without any exchange, either.
 pub fn newest(
@@ -97,10 +101,10 @@ pub fn newest(
     positions: Positions,
     mut encode: impl FnMut(usize) -> anyhow::Result<Vec<u32>>,
 ) -> anyhow::Result<Fit> {
-    let Positions { context, answer } = positions;
+    let Positions { context, max_context, answer } = positions;
     // Fewer exchanges than `low` fit, and `high` or more do not.
     let (mut low, mut high) = (0, bounds.max + 1);
-    let (mut best, mut shortest) = (None, 0);
+    let (mut best, mut shortest) = (None, Vec::new());
     let mut kept = bounds.usual.min(bounds.max);
     while low < high {
         let tokens = encode(kept)?;
@@ -110,16 +114,19 @@ pub fn newest(
             best = Some(Fit { tokens, kept });
             low = kept + 1;
         } else {
-            shortest = tokens.len();
+            shortest = tokens;
             high = kept;
         }
         // While everything fits, twice as many; so nothing much longer than what fits is rendered.
         kept =
             if high > bounds.max { (2 * kept + 1).min(bounds.max) } else { low + (high - low) / 2 };
     }
-    best.ok_or_else(|| {
+    let (shortest, tokens) = (shortest.len(), shortest);
+    // (If nothing fits, the last attempt was without any exchange.)
+    let alone = (shortest < max_context).then_some(Fit { tokens, kept: 0 });
+    best.or(alone).ok_or_else(|| {
         anyhow!(
-            "this message takes {shortest} tokens and the context holds {context}: shorten it, or \
+            "this message takes {shortest} tokens and the context holds {max_context}: shorten it, or \
              start again with a larger -c"
         )
     })
@@ -155,11 +162,11 @@ impl Asked {
 mod tests {
     use super::*;
 
-    const POSITIONS: Positions = Positions { context: 1000, answer: 100 };
+    const POSITIONS: Positions = Positions { context: 1000, max_context: 1000, answer: 100 };
 
     /// A check of bytes whose tokens have two bytes at most.
-    fn check(bytes: usize) -> Result<(), TooLong> {
-        let (context, longest) = (POSITIONS.context, 2);
+    fn check(bytes: usize, context: usize) -> Result<(), TooLong> {
+        let longest = 2;
         let most = context * longest;
         if bytes <= most { Ok(()) } else { Err(TooLong { bytes, context, most, longest }) }
     }
@@ -167,15 +174,23 @@ mod tests {
     /// Fits the newest of exchanges that have these numbers of tokens, the newest first, each of one byte. Returns the fit and the
     /// number of tokens of each conversation that was rendered for it.
     fn fitted(fixed: usize, exchanges: &[usize]) -> (anyhow::Result<Fit>, Vec<usize>) {
+        fitted_in(POSITIONS, fixed, exchanges)
+    }
+
+    fn fitted_in(
+        positions: Positions,
+        fixed: usize,
+        exchanges: &[usize],
+    ) -> (anyhow::Result<Fit>, Vec<usize>) {
         let mut rendered = Vec::new();
         let encode = |kept: usize| {
             let tokens = fixed + exchanges[..kept].iter().sum::<usize>();
             rendered.push(tokens);
             Ok(vec![7; tokens])
         };
-        let bounds = Bounds::of(fixed, exchanges.iter().copied(), POSITIONS.context, check);
+        let bounds = Bounds::of(fixed, exchanges.iter().copied(), positions, check);
         let fit =
-            bounds.map_err(|e| anyhow!(e)).and_then(|bounds| newest(bounds, POSITIONS, encode));
+            bounds.map_err(|e| anyhow!(e)).and_then(|bounds| newest(bounds, positions, encode));
         (fit, rendered)
     }
 
@@ -227,6 +242,15 @@ mod tests {
         let (fit, rendered) = fitted(2001, &[1; 5]);
         assert!(fit.unwrap_err().to_string().contains("2001 bytes"));
         assert!(rendered.is_empty());
+    }
+
+    #[test]
+    fn a_message_alone_may_have_more_than_the_context() {
+        let positions = Positions { max_context: 4000, ..POSITIONS };
+        let kept = |fixed| fitted_in(positions, fixed, &[1; 5]).0.map(|fit| fit.kept).ok();
+        assert_eq!([900, 990, 1000, 3999].map(kept), [Some(0), Some(0), Some(0), Some(0)]);
+        assert_eq!(kept(895), Some(5), "within the context");
+        assert_eq!(kept(4000), None);
     }
 
     #[test]

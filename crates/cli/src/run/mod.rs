@@ -6,12 +6,11 @@ mod commands;
 mod engine;
 mod fitting;
 mod held;
-pub mod lines;
-mod loading;
+mod lines;
 mod memory;
 mod parts;
+mod progress;
 pub mod prompt;
-mod reading;
 mod report;
 pub mod sampling;
 
@@ -101,7 +100,7 @@ pub struct RunArgs {
     system: Option<String>,
 
     /// Give the prompt to the model as it is, without the chat template
-    #[arg(long, conflicts_with = "chat_template_file")]
+    #[arg(long, conflicts_with_all = ["chat_template_file", "chat_template_kwargs"])]
     raw: bool,
 
     #[command(flatten)]
@@ -113,6 +112,10 @@ pub struct RunArgs {
     /// Parse special tokens written in the prompt, such as <|im_end|>
     #[arg(long)]
     parse_special: bool,
+
+    /// Refuse a prompt that is not UTF-8, instead of decoding it from the encoding that it seems to have
+    #[arg(long)]
+    strict_utf8: bool,
 
     /// Keep no history of what is typed in a chat [default: in alight/history in $XDG_STATE_HOME, or in
     /// ~/.local/state; a message that begins with a space is not kept]
@@ -205,10 +208,11 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             let model: &'static Model = model;
             phases.end("open");
             let trained = model.spec().context;
-            let about = About {
+            let mut about = About {
                 name: model.name(),
                 vocabulary: model.vocabulary(),
                 context: args.limits.context(trained),
+                max_context: args.limits.max_context(trained),
                 trained,
                 model: Some(model),
             };
@@ -219,16 +223,22 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                     "the model was trained to look back on {trained} tokens, not more"
                 ));
             }
-            memory::note(model, about.context, args.engine.cache_type());
-            let mut engine = Native::new(model, about.context, sampling, &args.engine)?;
-            engine.keep_prompts(args.cache.folder()?);
             let draft = ManuallyDrop::new(args.drafts.model(&args.engine)?);
+            let prompt = front.prompt(&about, style)?;
+            if let Some(prompt) = &prompt {
+                about.context = about.context_for(prompt.len());
+                // Nothing else is asked.
+                about.max_context = about.context;
+            }
+            memory::note(model, about.context, args.engine.cache_type());
+            let mut engine = Native::new(model, about.max_context, sampling, &args.engine)?;
+            engine.keep_prompts(args.cache.folder()?);
             match &*draft {
                 Some(draft) => engine.draft_with(draft)?,
                 None if args.drafts.speculate == Speculate::Off => {}
                 None => engine.draft_with_mtp()?,
             }
-            front.run(&mut engine, &about, style, sampling, phases)
+            front.run(&mut engine, &about, (prompt, style), sampling, phases)
         }
         EngineKind::Jax => {
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
@@ -241,12 +251,14 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 name: &text.name,
                 vocabulary: &text.vocabulary,
                 context: args.limits.context(text.trained),
+                max_context: args.limits.context(text.trained),
                 trained: text.trained,
                 model: None,
             };
             engine.open(&about, clock.elapsed(), args.engine.memory())?;
             let style = style(&about, &args, given)?;
-            front.run(&mut engine, &about, style, sampling, phases)
+            let prompt = front.prompt(&about, style)?;
+            front.run(&mut engine, &about, (prompt, style), sampling, phases)
         }
     }
 }
@@ -277,12 +289,21 @@ impl RunArgs {
         limits: GenerateOptions,
         held: Option<&Held>,
     ) -> (Encoder<'m>, GenerateOptions) {
-        let encoder =
-            self.limits.encoder(Encoder::new(about.vocabulary, style, self.parse_special));
+        let encoder = Encoder::new(about.vocabulary, style, self.parse_special)
+            .with_variables(self.template.variables());
+        let encoder = self.limits.encoder(encoder);
         let rules = AnswerRules::of(held);
         let encoder = if rules.thinking { encoder } else { encoder.without_thinking() };
         let ignore_eos = limits.ignore_eos && rules.past_end;
         (encoder, GenerateOptions { ignore_eos, ..limits })
+    }
+
+    fn generate_options(&self) -> GenerateOptions {
+        GenerateOptions {
+            max_tokens: self.limits.max_tokens(),
+            ignore_eos: self.limits.ignore_eos,
+            speculate: self.drafts.speculate,
+        }
     }
 
     /// Returns how thinking is shown.
@@ -313,29 +334,22 @@ struct Front<'a> {
 }
 
 impl Front<'_> {
-    /// Answers the prompt, or holds a chat.
+    /// Answers the prompt, or holds a chat if there is none.
     fn run(
         &self,
         engine: &mut dyn Engine,
         about: &About<'static>,
-        style: Style,
+        (prompt, style): (Option<Vec<u32>>, Style),
         sampling: SamplerOptions,
         mut phases: Phases,
     ) -> Outcome {
-        let args = self.args;
-        let limits = GenerateOptions {
-            max_tokens: args.limits.max_tokens(),
-            ignore_eos: args.limits.ignore_eos,
-            speculate: args.drafts.speculate,
-        };
-        if self.source == Source::Terminal {
-            engine.ready()?;
-            return chat::main(args, about, style, engine, (sampling, limits, self.held.clone()));
-        }
-        let held = self.held.as_ref().map(|holding| &holding.held);
-        let (encoder, limits) = args.held_by(about, style, limits, held);
-        let prompt = &self.prompt(about, &encoder)?;
+        let (args, limits) = (self.args, self.args.generate_options());
         engine.ready()?;
+        let Some(prompt) = &prompt else {
+            return chat::main(args, about, style, engine, (sampling, limits, self.held.clone()));
+        };
+        let held = self.held.as_ref().map(|holding| &holding.held);
+        let (_, limits) = args.held_by(about, style, limits, held);
         phases.end("prepare");
         // Several processes must stop at the same token, so Ctrl-C ends the process at once, and with it all others.
         let several = args.choice.jax.are_several();
@@ -355,7 +369,8 @@ impl Front<'_> {
             &args.stop,
             &mut sink,
         );
-        let request = Request { prompt, sampling, limits, held };
+        let context = about.context;
+        let request = Request { prompt, context, sampling, limits, held };
         let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;
@@ -376,17 +391,22 @@ impl Front<'_> {
         match answer.finish {
             Finish::Interrupted => Err(Stop::Interrupted),
             Finish::ContextFull if speaks => {
-                say::note(&context_full(about));
+                say::note(&context_full(about.context, about.trained, prompt.len()));
                 Ok(())
             }
             Finish::ContextFull | Finish::Stop | Finish::Length => Ok(()),
         }
     }
 
-    /// Returns the tokens of the prompt.
-    fn prompt(&self, about: &About<'_>, encoder: &Encoder<'_>) -> Outcome<Vec<u32>> {
-        let text = self.source.read()?;
-        check_length(text.len(), &about.vocabulary.tokenizer, about.context)
+    /// Returns the tokens of the prompt; `None` if it is a chat.
+    fn prompt(&self, about: &About<'_>, style: Style) -> Outcome<Option<Vec<u32>>> {
+        if self.source == Source::Terminal {
+            return Ok(None);
+        }
+        let held = self.held.as_ref().map(|holding| &holding.held);
+        let (encoder, _) = self.args.held_by(about, style, self.args.generate_options(), held);
+        let text = self.source.read(self.args.strict_utf8)?;
+        check_length(text.len(), &about.vocabulary.tokenizer, about.max_context)
             .map_err(|e| anyhow!(e))?;
         let tokens = match encoder.style() {
             Style::Raw => encoder.raw(&text),
@@ -395,7 +415,7 @@ impl Front<'_> {
                 encoder.chat(&system.chain([Message::user(&text)]).collect::<Vec<_>>(), true)
             }
         };
-        Ok(tokens.map_err(|e| anyhow!(e))?)
+        Ok(Some(tokens.map_err(|e| anyhow!(e))?))
     }
 }
 
@@ -423,13 +443,14 @@ fn parts_style(style: Style, held: Option<&Held>) -> Style {
     if AnswerRules::of(held).marks { style } else { Style::Raw }
 }
 
-/// Returns the message for a full context.
-fn context_full(about: &About<'_>) -> String {
-    let &About { context, trained, .. } = about;
+/// Returns the message for a context that a prompt of this number of tokens and its answer fill.
+fn context_full(context: usize, trained: usize, prompt: usize) -> String {
     let advice = if context < trained {
         format!("-c {} would let it go on (up to {trained})", (2 * context).min(trained))
     } else {
         "that is all it was trained for".to_owned()
     };
-    format!("the answer stops here because the context of {context} tokens is full: {advice}")
+    format!(
+        "the answer stops here because the context of {context} tokens is full, {prompt} of them with the prompt: {advice}"
+    )
 }

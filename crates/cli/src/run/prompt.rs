@@ -64,22 +64,33 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads the text. One newline at the end of a file or of stdin is not part of the prompt.
-    pub fn read(&self) -> Outcome<String> {
+    /// Reads the text. One newline at the end of a file or of stdin is not part of the prompt. With `strict`, other encodings than UTF-8 are errors;
+    /// otherwise they are decoded, with a note.
+    pub fn read(&self, strict: bool) -> Outcome<String> {
         let (given, piped) = match *self {
             Source::Given { text, piped } => (Some(text), piped),
             Source::Stdin | Source::Terminal => (None, true),
         };
-        let input = if piped { read(text_input::From::Stdin)? } else { String::new() };
+        let input = if piped { read(text_input::From::Stdin, strict)? } else { String::new() };
         let text = match given {
             None => return not_empty(input, text_input::From::Stdin),
+            Some(TextArgument::Argument("")) if input.is_empty() => {
+                return Err(Stop::Usage(
+                    "the prompt is empty: give a text, or none at all to chat on a terminal"
+                        .to_owned(),
+                ));
+            }
             Some(TextArgument::Argument(text)) => text.to_owned(),
             Some(TextArgument::File(path)) => {
                 let from = text_input::From::File(path);
-                not_empty(read(from)?, from)?
+                not_empty(read(from, strict)?, from)?
             }
         };
-        Ok(if input.is_empty() { text } else { format!("{input}\n\n{text}") })
+        Ok(match (&*input, &*text) {
+            ("", _) => text,
+            (_, "") => input,
+            _ => format!("{input}\n\n{text}"),
+        })
     }
 }
 
@@ -91,7 +102,7 @@ fn holds_text(stdin: impl AsFd) -> bool {
     })
 }
 
-fn read(from: text_input::From<'_>) -> Outcome<String> {
+fn read(from: text_input::From<'_>, strict: bool) -> Outcome<String> {
     if matches!(from, text_input::From::Stdin) {
         let input = stdin();
         let mut awaited = [PollFd::new(&input, PollFlags::IN)];
@@ -101,7 +112,15 @@ fn read(from: text_input::From<'_>) -> Outcome<String> {
             );
         }
     }
-    let mut text = text_input::read(from, "the prompt", LIMIT)?;
+    let (mut text, encoding) = match strict {
+        true => (text_input::read(from, "the prompt", LIMIT)?, None),
+        false => text_input::read_any(from, "the prompt", LIMIT)?,
+    };
+    if let Some(encoding) = encoding {
+        say::note(&format!(
+            "the prompt on {from} is not UTF-8: it is read as {encoding} (--strict-utf8 refuses it)"
+        ));
+    }
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
@@ -166,7 +185,7 @@ mod tests {
         let path = dir.path().join("p");
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            Source::Given { text: TextArgument::File(&path), piped: false }.read()
+            Source::Given { text: TextArgument::File(&path), piped: false }.read(true)
         };
         assert_eq!(read(b"a\nb\n\n").unwrap(), "a\nb\n");
         assert_eq!(read(b"a\r\n").unwrap(), "a");

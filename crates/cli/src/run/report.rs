@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::answer::{ANSWER, Answer};
 use super::engine::{Description, Load};
 use super::memory::{self, Held};
-use crate::{explain_load, output, phases, units};
+use crate::{explain_load, output, phases, say, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
 #[derive(Debug, Serialize)]
@@ -206,6 +206,22 @@ fn account(
     }
 }
 
+/// Returns a line about an answer in a context of this number of positions.
+pub fn brief(answer: &Answer, context: usize) -> String {
+    let prompt = answer.computed + answer.reused;
+    let speed =
+        answer.rate().map_or(String::new(), |rate| format!(", {} a second", units::digits(rate)));
+    format!(
+        "({} tokens{speed}; the prompt has {} tokens, {} of them known, and took {}; {} of {} positions are used)",
+        units::grouped(answer.tokens.len()),
+        units::grouped(prompt),
+        units::grouped(answer.reused),
+        units::ms(answer.prompt.as_secs_f64() * 1e3),
+        units::grouped((prompt + answer.tokens.len()).min(context)),
+        units::grouped(context),
+    )
+}
+
 /// Returns the lines of `--stats`. The first token's time counts from `since`, the time of `what`:
 /// the start of the process, or a question.
 pub fn human(
@@ -256,7 +272,7 @@ pub fn human(
                 "{text}\n{}{}{}",
                 memory.unwrap_or_default(),
                 experts.unwrap_or_default(),
-                phases::table(account.list())
+                phases::table(account.list(), say::columns())
             )
         }
         None => text,

@@ -96,6 +96,29 @@ impl SamplingArgs {
         }
     }
 
+    /// Returns the name of each option, its value in `options`, and what it does.
+    pub fn listed(&self, options: &SamplerOptions) -> Vec<(String, String, String)> {
+        let command = SamplingArgs::augment_args(Command::new("set"));
+        let of = |option: &Arg| {
+            let (name, help) = (option.get_long()?.to_owned(), option.get_help()?.to_string());
+            let value = match name.as_str() {
+                "temp" => options.temperature.to_string(),
+                "top-k" => options.top_k.to_string(),
+                "top-p" => options.top_p.to_string(),
+                "min-p" => options.min_p.to_string(),
+                "repeat-penalty" => options.repeat_penalty.to_string(),
+                "frequency-penalty" => options.frequency_penalty.to_string(),
+                "presence-penalty" => options.presence_penalty.to_string(),
+                "repeat-last-n" if options.repeat_last_n == ALL => "-1".to_owned(),
+                "repeat-last-n" => options.repeat_last_n.to_string(),
+                "seed" => options.seed.to_string(),
+                _ => return None,
+            };
+            Some((name, value, help))
+        };
+        command.get_arguments().filter_map(of).collect()
+    }
+
     /// Returns true if tokens are drawn, and differently in each run.
     pub fn are_random(&self) -> bool {
         self.temp > 0.0 && self.seed.is_none_or(|seed| seed < 0)
@@ -127,6 +150,7 @@ impl SamplingArgs {
             presence_penalty: self.presence_penalty,
             repeat_last_n: self.repeat_last_n,
             seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(seed),
+            ..SamplerOptions::DEFAULT
         }
     }
 }

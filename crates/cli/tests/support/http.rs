@@ -154,12 +154,18 @@ pub struct Begun(TcpStream);
 impl Begun {
     /// Reads until this text has come.
     pub fn wait_for(&mut self, text: &str) {
+        self.read_to(text);
+    }
+
+    /// Reads until this text has come, and returns what was read.
+    pub fn read_to(&mut self, text: &str) -> String {
         let (mut all, mut piece) = (Vec::new(), [0; 256]);
         while !String::from_utf8_lossy(&all).contains(text) {
             let n = self.0.read(&mut piece).unwrap();
             assert!(n > 0, "it has ended: {}", String::from_utf8_lossy(&all));
             all.extend_from_slice(&piece[..n]);
         }
+        String::from_utf8_lossy(&all).into_owned()
     }
 
     /// The whole answer, of which nothing was read yet.

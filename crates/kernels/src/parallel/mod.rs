@@ -49,7 +49,7 @@ impl Cost {
 /// Threads that share work.
 ///
 /// # Safety
-/// [`run`](Threads::run) passes every unit to exactly one call, and returns when all calls have returned. Callers write to memory
+/// [`run`](Threads::run) passes every unit to at most one call, and returns when all calls have returned. Callers write to memory
 /// by the numbers of their units.
 pub unsafe trait Threads {
     /// The memory that one thread may write to.

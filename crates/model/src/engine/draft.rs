@@ -1,6 +1,7 @@
 //! A draft model: a small model with the tokens of a large one, which follows a sequence of the large one.
 
 use super::session::{Session, SessionOptions};
+use crate::cancel::Cancel;
 use crate::error::ModelError;
 use crate::open::Model;
 
@@ -30,6 +31,11 @@ impl<'m> DraftModel<'m> {
         }
         let options = SessionOptions { context: Some(context), ..SessionOptions::default() };
         Session::new(draft, &options).map(DraftModel)
+    }
+
+    /// Lets `cancel` end its steps early.
+    pub(super) fn cancel_by(&mut self, cancel: Cancel) {
+        self.0.cancel_by(cancel);
     }
 
     /// Makes the sequence a prefix of `tokens` that lacks at most a few of them. Returns true if that is reached: each call reads a limited number of

@@ -25,6 +25,7 @@ mod speculate;
 pub use self::generate::{Finish, GenerateOptions, Generated, generate, generate_constrained};
 pub use self::logprobs::Logprobs;
 pub use self::options::{Numbers, OptionError, SamplerNumber, context};
+pub use self::outputs::DraftCounts;
 pub use self::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, to_unit_length};
 pub use self::runner::{MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Restored};
 pub use self::sampler::{Sampler, SamplerOptions};

@@ -5,17 +5,14 @@
 //! within a draft, with the final state of the layer itself. It has its own keys and values, of the positions that it was shown: where a sequence
 //! begins with reused tokens, as when it shares a prompt, the layer lacks them. That costs proposals, but no exactness.
 
-use std::sync::Arc;
-
 use super::net::Net;
 use super::speculate::MAX_DRAFT;
 use crate::cache::Cache;
-use crate::error::ModelError;
+use crate::cancel::Cancel;
+use crate::error::{ModelError, StepError};
 use crate::open::Model;
 use crate::parts::batch::{LogitRows, Role, SequenceRows, Span};
 use crate::parts::buffers::Buffers;
-use crate::parts::compute::Compute;
-use crate::store::LoadError;
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 
@@ -53,8 +50,8 @@ impl<'m> MtpHead<'m> {
     /// The system does not provide the memory for its keys and values.
     pub(super) fn new(model: &'m Model, context: usize) -> Result<Option<MtpHead<'m>>, ModelError> {
         let Some(mtp) = &model.weights().mtp else { return Ok(None) };
-        let compute = Compute { pool: model.pool(), isa: model.isa() };
-        let net = Net::new(&mtp.spec, mtp.net(model.weights()), model.store(), compute);
+        let threads = (model.pool(), model.isa());
+        let net = Net::new(&mtp.spec, mtp.net(model.weights()), model.store(), threads);
         let (hidden, vocab) = (mtp.spec.hidden_size, mtp.spec.vocab);
         Ok(Some(MtpHead {
             cache: net.cache(context, 1, 0, KvType::F16)?,
@@ -73,6 +70,11 @@ impl<'m> MtpHead<'m> {
         }))
     }
 
+    /// Lets `cancel` end its steps early.
+    pub(super) fn cancel_by(&mut self, cancel: Cancel) {
+        self.net.cancel_by(cancel);
+    }
+
     /// Forgets the sequence.
     pub(super) fn clear(&mut self) {
         (self.start, self.len, self.drafted, self.end, self.kept) = (0, 0, 0, 0, 0);
@@ -88,7 +90,7 @@ impl<'m> MtpHead<'m> {
         model: &Net<'_>,
         b: &Buffers,
         span: &Span,
-    ) -> Result<(), Arc<LoadError>> {
+    ) -> Result<(), StepError> {
         let (position, n, hidden) = (span.position, span.rows.len(), self.hidden);
         if !(self.start..=self.start + self.len).contains(&position) {
             self.clear();
@@ -123,7 +125,7 @@ impl<'m> MtpHead<'m> {
     }
 
     /// Computes tokens that follow the contents of the cache. Their states are in the buffers.
-    fn run(&mut self, role: Role, tokens: &[u32], want: LogitRows) -> Result<(), Arc<LoadError>> {
+    fn run(&mut self, role: Role, tokens: &[u32], want: LogitRows) -> Result<(), StepError> {
         let position = self.len + self.drafted;
         let of = SequenceRows { sequence: 0, role, long: false };
         self.buffers.batch.clear();

@@ -15,12 +15,14 @@
 //! In the last layer that stores something for later tokens, only the rows whose logits are requested continue after the cache is filled. Logits are
 //! computed for those rows.
 //!
+//! When a run is cancelled, regions end early, their results mean nothing, and the run ends with an error at the next part of a layer.
+//!
 //! Invariants: a run allocates nothing; the partitioning of work depends on shapes and positions and never on the number of threads, so neither do
 //! the results.
 
 use std::f32::consts::FRAC_1_SQRT_2;
-use std::sync::Arc;
 
+use alight_kernels::Isa;
 use alight_kernels::attention::{KvShape, KvType};
 use alight_kernels::matmul::{ActivationFormats, Precision, RowCounts};
 use alight_kernels::parallel::Rows;
@@ -28,7 +30,8 @@ use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
 
 use crate::cache::{Cache, CacheError};
-use crate::error::ModelError;
+use crate::cancel::Cancel;
+use crate::error::{ModelError, StepError};
 use crate::norm::Norm;
 use crate::parts::Contribution;
 use crate::parts::alt_up::{self, AltUpWeights};
@@ -39,7 +42,8 @@ use crate::parts::experts::Experts;
 use crate::parts::step::{Order, Step};
 use crate::parts::token_input::TokenInputs;
 use crate::spec::{Mixer, ModelSpec};
-use crate::store::{LoadError, Store, arrival};
+use crate::store::{Store, arrival};
+use crate::threads::Pool;
 use crate::weights::{Join, LayerWeights, NetWeights};
 
 /// A network that is ready to run: its specification, its weights, tables, and the threads.
@@ -47,7 +51,9 @@ pub(crate) struct Net<'m> {
     spec: &'m ModelSpec,
     weights: NetWeights<'m>,
     store: &'m Store,
-    compute: Compute<'m>,
+    pool: &'m Pool,
+    isa: Isa,
+    cancel: Cancel,
     /// Frequencies of each of the model's rotary embeddings.
     ropes: Vec<RopeTable>,
     /// The frequencies of the first one in long sequences, if the model treats them differently.
@@ -59,11 +65,31 @@ impl<'m> Net<'m> {
         spec: &'m ModelSpec,
         weights: NetWeights<'m>,
         store: &'m Store,
-        compute: Compute<'m>,
+        (pool, isa): (&'m Pool, Isa),
     ) -> Net<'m> {
         let ropes = spec.ropes.iter().map(RopeTable::new).collect();
         let long_rope = spec.long_context.rope.as_ref().map(RopeTable::new);
-        Net { spec, weights, store, compute, ropes, long_rope }
+        let cancel = Cancel::default();
+        Net { spec, weights, store, pool, isa, cancel, ropes, long_rope }
+    }
+
+    /// Lets `cancel` end a forward pass early.
+    pub(crate) fn cancel_by(&mut self, cancel: Cancel) {
+        self.cancel = cancel;
+    }
+
+    /// Returns the condition that ends a forward pass early.
+    pub(crate) fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    fn compute(&self) -> Compute<'_> {
+        Compute { pool: self.pool, isa: self.isa, cancel: &self.cancel }
+    }
+
+    /// Checks that the results of the regions before are complete.
+    fn check_cancelled(&self) -> Result<(), StepError> {
+        if self.cancel.is_cancelled() { Err(StepError::Cancelled) } else { Ok(()) }
     }
 
     /// Checks that keys and values can be stored as `ty`.
@@ -116,7 +142,7 @@ impl<'m> Net<'m> {
         let sizes = BufferSizes {
             batch,
             prompt,
-            threads: self.compute.pool.threads(),
+            threads: self.pool.threads(),
             hidden_size: self.spec.hidden_size,
             ropes: &self.spec.ropes,
             work: work.fold(WorkSize::default(), WorkSize::max),
@@ -139,8 +165,8 @@ impl<'m> Net<'m> {
     /// The caller has checked that ids are in the vocabulary, that there are rows, and that the cache can hold them.
     ///
     /// # Errors
-    /// The weights cannot be loaded. The cache contents for the rows are then invalid.
-    pub(crate) fn run(&self, b: &mut Buffers, cache: &mut Cache) -> Result<(), Arc<LoadError>> {
+    /// The weights cannot be loaded, or the pass was cancelled. The cache contents for the rows are then invalid.
+    pub(crate) fn run(&self, b: &mut Buffers, cache: &mut Cache) -> Result<(), StepError> {
         self.run_layers(b, cache, false)
     }
 
@@ -153,24 +179,19 @@ impl<'m> Net<'m> {
         &self,
         b: &mut Buffers,
         cache: &mut Cache,
-        mut show: impl FnMut(&Buffers, &Span) -> Result<(), Arc<LoadError>>,
-    ) -> Result<(), Arc<LoadError>> {
+        mut show: impl FnMut(&Buffers, &Span) -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
         self.run_layers(b, cache, true)?;
         b.batch.all_spans().iter().try_for_each(|span| show(b, span))?;
         b.keep_wanted(self.spec.hidden_size, |_, _, _| {});
         Ok(())
     }
 
-    fn run_layers(
-        &self,
-        b: &mut Buffers,
-        cache: &mut Cache,
-        all: bool,
-    ) -> Result<(), Arc<LoadError>> {
+    fn run_layers(&self, b: &mut Buffers, cache: &mut Cache, all: bool) -> Result<(), StepError> {
         b.take(self.store, cache);
         self.embed(b)?;
         let mut step = Step {
-            compute: self.compute,
+            compute: self.compute(),
             store: self.store,
             hidden: self.spec.hidden_size,
             norm_eps: self.spec.norm.eps,
@@ -186,6 +207,7 @@ impl<'m> Net<'m> {
         let mut pending = None;
         let last_filled = self.spec.mixers().rfind(|(_, mixer)| mixer.spec().fills_cache());
         for (index, (spec, w)) in self.spec.layers.iter().zip(self.weights.layers).enumerate() {
+            self.check_cancelled()?;
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
             step.next_experts = self.store.slots().and_then(|_| self.experts_after(index));
@@ -212,6 +234,7 @@ impl<'m> Net<'m> {
                 let output_scale = if laurel.is_some() { FRAC_1_SQRT_2 } else { 1.0 };
                 pending = Some(Contribution { output_scale, ..contribution(&w.output_norm) });
             }
+            self.check_cancelled()?;
             if let Some(w) = &w.feed_forward {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
@@ -226,13 +249,13 @@ impl<'m> Net<'m> {
             alt_up.end(&mut step);
         }
         if let Some(contribution) = pending {
-            let (isa, n, hidden) = (self.compute.isa, step.rows().all(), step.hidden);
+            let (isa, n, hidden) = (self.isa, step.rows().all(), step.hidden);
             let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
-            self.compute.each_row(n, rows, &b.threads, &|_, [x, y], _| {
+            self.compute().each_row(n, rows, &b.threads, &|_, [x, y], _| {
                 contribution.add_to(isa, x, y);
             });
         }
-        Ok(())
+        self.check_cancelled()
     }
 
     /// Returns the next layer that has experts, and these experts.
@@ -243,14 +266,14 @@ impl<'m> Net<'m> {
     }
 
     /// Fills the residual stream with the embeddings of the tokens, and computes the angles of their positions.
-    fn embed(&self, b: &mut Buffers) -> Result<(), Arc<LoadError>> {
-        let (isa, spec) = (self.compute.isa, self.spec);
+    fn embed(&self, b: &mut Buffers) -> Result<(), StepError> {
+        let (isa, spec) = (self.isa, self.spec);
         self.store.arrival().wait(arrival::EMBEDDING)?;
         let embed = self.weights.embed.view(self.store);
         let n = b.batch.tokens().len();
         let rows = [Rows::new(&mut b.x, spec.hidden_size)];
         let batch = &b.batch;
-        self.compute.each_row(n, rows, &b.threads, &|i, [x], _| match batch.input(i) {
+        self.compute().each_row(n, rows, &b.threads, &|i, [x], _| match batch.input(i) {
             RowInput::Token(token) => {
                 embed.dequantize_row(token as usize, x);
                 if spec.embedding_scale != 1.0 {
@@ -268,7 +291,7 @@ impl<'m> Net<'m> {
         let mut values = std::mem::take(&mut b.angles.values);
         let rows = [Rows::new(&mut values, b.angles.width)];
         let (angles, batch) = (&b.angles, &b.batch);
-        self.compute.each_row(n, rows, &b.threads, &|i, [row], _| {
+        self.compute().each_row(n, rows, &b.threads, &|i, [row], _| {
             let long = self.long_rope.as_ref().filter(|_| batch.is_long(i));
             for (rope, (table, [cos, sin])) in angles.places(&self.ropes).enumerate() {
                 let table = long.filter(|_| rope == 0).unwrap_or(table);
@@ -283,18 +306,18 @@ impl<'m> Net<'m> {
     /// Computes the per-layer inputs from the tokens, whose embeddings are in the residual stream: `(√width · table[token] + norm(projection(x) /
     /// √hidden)) / √2`. A row that begins with a vector uses those of token 0, which pads texts.
     fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs) {
-        let (isa, spec, n) = (self.compute.isa, self.spec, b.batch.counts());
+        let (isa, spec, n) = (self.isa, self.spec, b.batch.counts());
         let (hidden, all) = (spec.hidden_size, b.token_input_width);
         let formats = ActivationFormats::of(inputs.projection.kinds());
         let x = Rows::new(&mut b.x, hidden);
-        self.compute.pack_rows(n, x, &mut b.acts, formats, &b.threads);
+        self.compute().pack_rows(n, x, &mut b.acts, formats, &b.threads);
         let projection = inputs.projection.view(self.store);
         let rows = Rows::new(&mut b.token_inputs, all);
-        self.compute.project(&projection, rows, &b.acts, &b.threads);
+        self.compute().project(&projection, rows, &b.acts, &b.threads);
         let (table, width) = (inputs.table.view(self.store), inputs.norm.weight.len());
         let rows = [Rows::new(&mut b.token_inputs, all)];
         let tokens = b.batch.tokens();
-        self.compute.each_row(n.all(), rows, &b.threads, &|i, [row], scratch| {
+        self.compute().each_row(n.all(), rows, &b.threads, &|i, [row], scratch| {
             vec::scale(isa, row, 1.0 / (hidden as f32).sqrt());
             for slice in row.chunks_exact_mut(width) {
                 inputs.norm.apply(isa, slice);
@@ -309,11 +332,11 @@ impl<'m> Net<'m> {
 
     /// Joins the embeddings in the residual stream with the states in `b.streams`.
     fn join(&self, b: &mut Buffers, join: &Join) {
-        let (isa, hidden, n) = (self.compute.isa, self.spec.hidden_size, b.batch.counts());
+        let (isa, hidden, n) = (self.isa, self.spec.hidden_size, b.batch.counts());
         let formats = ActivationFormats::of(join.projection.kinds());
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.streams, hidden)];
         let (acts, threads) = (&mut b.acts, &b.threads);
-        self.compute.pack(
+        self.compute().pack(
             n,
             2 * hidden,
             rows,
@@ -329,32 +352,32 @@ impl<'m> Net<'m> {
             },
         );
         let projection = join.projection.view(self.store);
-        self.compute.project(&projection, Rows::new(&mut b.x, hidden), &b.acts, &b.threads);
+        self.compute().project(&projection, Rows::new(&mut b.x, hidden), &b.acts, &b.threads);
     }
 
     /// Computes the final hidden state `[hidden]` of a row of the residual stream, after the output norm: the input of the logits.
     pub(crate) fn hidden(&self, b: &Buffers, row: usize, hidden: &mut [f32]) {
         let x = &b.x[row * hidden.len()..][..hidden.len()];
-        self.weights.output_norm.apply_to(self.compute.isa, x, hidden);
+        self.weights.output_norm.apply_to(self.isa, x, hidden);
     }
 
     /// Computes the logits of `n` rows of the residual stream, starting with `first`, into `logits` `[n, vocab]`.
     ///
     /// # Errors
-    /// The output matrix cannot be loaded.
+    /// The output matrix cannot be loaded, or the pass was cancelled.
     pub(crate) fn logits(
         &self,
         b: &mut Buffers,
         first: usize,
         n: RowCounts,
         logits: &mut [f32],
-    ) -> Result<(), Arc<LoadError>> {
-        let (isa, spec, w) = (self.compute.isa, self.spec, self.weights);
+    ) -> Result<(), StepError> {
+        let (isa, spec, w) = (self.isa, self.spec, self.weights);
         let hidden = spec.hidden_size;
         let formats = ActivationFormats::of(w.output.kinds());
         let rows = [Rows::starting_at(&mut b.x, hidden, first)];
         let (acts, threads) = (&mut b.acts, &b.threads);
-        self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
+        self.compute().pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
             let row = &mut scratch.row[..hidden];
             w.output_norm.apply_to(isa, x, row);
             put(row);
@@ -370,8 +393,8 @@ impl<'m> Net<'m> {
                 vec::softcap(isa, row, cap);
             }
         };
-        self.compute.multiply([[&output]], [[rows]], acts, threads, Some(&finish));
-        Ok(())
+        self.compute().multiply([[&output]], [[rows]], acts, threads, Some(&finish));
+        self.check_cancelled()
     }
 }
 

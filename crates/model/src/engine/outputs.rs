@@ -22,12 +22,28 @@ pub(super) struct Outputs {
     masked: Vec<f32>,
     /// `[hidden]`: the final hidden state of a row.
     hidden: Vec<f32>,
+    pub(super) drafts: DraftCounts,
+}
+
+/// Numbers of drafts and their tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Drafts.
+    pub drafts: u64,
+    /// Tokens that were proposed, and computed.
+    pub proposed: u64,
+    /// Those of them that are in an answer.
+    pub accepted: u64,
 }
 
 impl Outputs {
     pub(super) fn new(model: &Model) -> Outputs {
         let spec = model.spec();
-        Outputs { masked: vec![0.0; spec.vocab], hidden: vec![0.0; spec.hidden_size] }
+        Outputs {
+            masked: vec![0.0; spec.vocab],
+            hidden: vec![0.0; spec.hidden_size],
+            drafts: DraftCounts::default(),
+        }
     }
 
     /// Chooses the next tokens of a request by the logits of its pending row and of its draft rows, and hands them out. Returns the number of those
@@ -41,8 +57,12 @@ impl Outputs {
     ) -> usize {
         let Some(active) = place else { return 0 };
         let drafted = active.sequence.drafter.as_ref().map_or(0, |drafter| drafter.draft().len());
-        for row in row..=row + drafted {
-            let goes_on = self.hand_out_token(runner, place, row, on_event);
+        self.drafts.drafts += u64::from(drafted > 0);
+        self.drafts.proposed += drafted as u64;
+        for i in 0..=drafted {
+            // A row after the first was computed from draft tokens up to its own, all of which the answer has.
+            self.drafts.accepted += u64::from(i > 0);
+            let goes_on = self.hand_out_token(runner, place, row + i, on_event);
             let chosen = |active: &ActiveRequest| active.sequence.is_pending();
             if !goes_on || place.as_ref().is_none_or(chosen) {
                 break;
@@ -71,7 +91,8 @@ impl Outputs {
                 runner.cache.clear(active.sequence.index);
                 return false;
             }
-            on_event(id, Event::Prompt { reused: active.sequence.reused() });
+            let (reused, place) = (active.sequence.reused(), active.sequence.index);
+            on_event(id, Event::Prompt { reused, place });
             active.sequence.tokens().iter().for_each(|token| active.sampler.accept(*token));
         }
         let logits = runner.logits(row);

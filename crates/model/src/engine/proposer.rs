@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::draft::DraftModel;
 use super::mtp::MtpHead;
 use super::speculate::{MAX_DRAFT, Mean, Speculate, StepPlanner};
+use crate::cancel::Cancel;
 use crate::error::ModelError;
 use crate::open::Model;
 
@@ -79,6 +80,14 @@ impl<'m> Proposer<'m> {
         }
     }
 
+    /// Lets `cancel` end its steps early.
+    pub(super) fn cancel_by(&mut self, cancel: Cancel) {
+        match &mut self.by {
+            By::Model(model) => model.cancel_by(cancel),
+            By::Mtp(head) => head.cancel_by(cancel),
+        }
+    }
+
     /// Begins another sequence, which uses proposals if `wanted`.
     pub(super) fn begin_sequence(&mut self, wanted: bool) {
         (self.failed, self.wanted) = (false, wanted);
@@ -115,7 +124,8 @@ impl<'m> Proposer<'m> {
             return 0;
         }
         let proposed = self.compute(speculate, planner, tokens, &mut draft[..wanted]);
-        self.failed = proposed.is_err();
+        // A cancelled step says nothing about those after it.
+        self.failed = matches!(&proposed, Err(error) if !matches!(error, ModelError::Cancelled));
         proposed.unwrap_or(0)
     }
 

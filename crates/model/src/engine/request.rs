@@ -24,6 +24,9 @@ pub struct Request {
     pub salt: Box<str>,
     /// Outputs for the prompt, in addition to its continuation.
     pub of_prompt: OfPrompt,
+    /// The index of the sequence that computes it, for which it waits; `None`, or an index beyond the engine's sequences: the first that is free. The
+    /// answer is the same.
+    pub place: Option<usize>,
 }
 
 /// Outputs for the tokens of a prompt.
@@ -118,6 +121,8 @@ pub enum Event<'e> {
     Prompt {
         /// The number of tokens that were reused from earlier prompts instead of computed.
         reused: usize,
+        /// The index of the sequence that computes the request.
+        place: usize,
     },
     /// A token, and the logits `[vocab]` it was chosen from: the model's own, without bias, penalties or constraint.
     Token(u32, &'e [f32]),

@@ -13,11 +13,11 @@ use super::proposer::Proposer;
 use super::sequence::Sequence;
 use super::speculate::{MAX_DRAFT, StepPlanner};
 use crate::cache::{Cache, CacheError};
+use crate::cancel::Cancel;
 use crate::error::ModelError;
 use crate::open::{DEFAULT_CONTEXT, Model};
 use crate::parts::batch::{LogitRows, Role, SequenceRows, Span};
 use crate::parts::buffers::Buffers;
-use crate::parts::compute::Compute;
 use crate::positions::POSITIONS;
 use crate::prompts::{FoundPrompt, IgnoredPrompt, Key, PromptFolder, Rounding};
 use crate::store::Seen;
@@ -100,8 +100,8 @@ impl<'m> Runner<'m> {
         }
         let decode = sequences + drafted;
         let batch = batch.min(context.saturating_mul(sequences)).max(decode);
-        let compute = Compute { pool: model.pool(), isa: model.isa() };
-        let net = Net::new(spec, model.weights().net(), model.store(), compute);
+        let threads = (model.pool(), model.isa());
+        let net = Net::new(spec, model.weights().net(), model.store(), threads);
         net.check_cache_type(rounding.cache)?;
         // Each sequence has whole pages.
         let positions = context.next_multiple_of(POSITIONS).saturating_mul(sequences);
@@ -163,7 +163,16 @@ impl<'m> Runner<'m> {
     pub(super) fn draft_with(&mut self, draft: &'m Model, count: usize) -> Result<(), ModelError> {
         let drafts = (0..count).map(|_| Proposer::with_model(draft, self.model, self.context));
         self.proposers = drafts.collect::<Result<_, _>>()?;
+        self.cancel_by(self.net.cancel().clone());
         Ok(())
+    }
+
+    /// Lets `cancel` end a step early, with [`ModelError::Cancelled`]; those of proposers as well.
+    pub(super) fn cancel_by(&mut self, cancel: Cancel) {
+        for proposer in &mut self.proposers {
+            proposer.cancel_by(cancel.clone());
+        }
+        self.net.cancel_by(cancel);
     }
 
     /// Lets the MTP layer of the model's file, if any, propose tokens of the first `count` sequences. Returns true if there is one.
@@ -177,6 +186,7 @@ impl<'m> Runner<'m> {
         let found = !heads.is_empty();
         if found {
             self.proposers = heads;
+            self.cancel_by(self.net.cancel().clone());
         }
         Ok(found)
     }
@@ -243,7 +253,8 @@ impl<'m> Runner<'m> {
     /// Computes the step, and the logits of the first `logits` requested rows. Returns the time it took.
     ///
     /// # Errors
-    /// Weights that cannot be loaded, or a file that has shrunk. The cache contents for the rows are then invalid. The next step has files read again.
+    /// Weights that cannot be loaded, a file that has shrunk, or a cancelled step. The cache contents for the rows are then invalid. The next step has
+    /// files read again.
     pub(super) fn run(&mut self, logits: usize) -> Result<Duration, ModelError> {
         let began = Instant::now();
         self.seen = self.model.begin_step();

@@ -24,6 +24,8 @@ pub struct SamplerOptions {
     pub top_p: f32,
     /// Keep tokens at least this likely, relative to the most likely; 0 keeps all.
     pub min_p: f32,
+    /// [`top_p`](Self::top_p) and [`min_p`](Self::min_p) leave at least this many tokens, or all that there are.
+    pub min_keep: usize,
     /// Makes recently accepted tokens less likely by this factor; 1 has no effect.
     pub repeat_penalty: f32,
     /// Subtracted from the logit of a token for each time that it was recently accepted; 0 has no effect.
@@ -49,6 +51,7 @@ impl SamplerOptions {
         top_k: 40,
         top_p: 0.95,
         min_p: 0.05,
+        min_keep: 0,
         repeat_penalty: 1.0,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
@@ -301,8 +304,9 @@ impl Sampler {
             rest[..take].sort_unstable_by(descending);
             for (i, c) in rest[..take].iter().enumerate() {
                 reached += weight(c.logit, greatest, 1.0);
-                if reached >= wanted {
-                    self.candidates.truncate(sorted + i + 1);
+                let kept = sorted + i + 1;
+                if reached >= wanted && kept >= self.options.min_keep {
+                    self.candidates.truncate(kept);
                     return;
                 }
             }
@@ -320,8 +324,13 @@ impl Sampler {
         let greatest = self.greatest_logit();
         // With p > 1 none would be left: the most likely candidate always stays.
         let floor = greatest + p.min(1.0).ln();
-        if floor.is_finite() {
-            self.candidates.retain(|c| c.logit >= floor);
+        if !floor.is_finite() {
+            return;
+        }
+        let least = self.options.min_keep;
+        match self.candidates.iter().filter(|c| c.logit >= floor).count() >= least {
+            true => self.candidates.retain(|c| c.logit >= floor),
+            false => self.keep_best(least),
         }
     }
 
@@ -463,6 +472,7 @@ mod tests {
         top_k: 0,
         top_p: 1.0,
         min_p: 0.0,
+        min_keep: 0,
         repeat_penalty: 1.0,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
@@ -527,6 +537,31 @@ mod tests {
         assert_eq!(kept(SamplerOptions { min_p: 0.049, ..ALL }, &logits), [0, 1, 2, 3]);
         assert_eq!(kept(SamplerOptions { min_p: 1.0, ..ALL }, &logits), [0]);
         assert_eq!(kept(SamplerOptions { min_p: 7.0, ..ALL }, &logits), [0]);
+    }
+
+    #[test]
+    fn top_p_and_min_p_leave_as_many_tokens_as_are_wanted() {
+        let logits = [-4.0, 0.0, -1.0, -2.0, -3.0];
+        for (min_keep, wanted) in [
+            (0, &[1][..]),
+            (1, &[1]),
+            (3, &[1, 2, 3]),
+            (5, &[0, 1, 2, 3, 4]),
+            (9, &[0, 1, 2, 3, 4]),
+        ] {
+            for options in [
+                SamplerOptions { top_p: 0.1, ..ALL },
+                SamplerOptions { min_p: 0.9, ..ALL },
+                SamplerOptions { top_p: 0.1, min_p: 0.9, ..ALL },
+            ] {
+                assert_eq!(kept(SamplerOptions { min_keep, ..options }, &logits), wanted);
+            }
+        }
+        // It does not change what top-k leaves, nor what more than as many reach.
+        let options = SamplerOptions { top_k: 2, top_p: 0.1, min_keep: 4, ..ALL };
+        assert_eq!(kept(options, &logits), [1, 2]);
+        let options = SamplerOptions { min_p: 0.1, min_keep: 2, ..ALL };
+        assert_eq!(kept(options, &logits), [1, 2, 3]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use alight_pages::slots::Slots;
 
 use super::active::{ActiveRequest, salt};
 use super::drafter::Drafter;
-use super::outputs::{OnEvent, Outputs, leave};
+use super::outputs::{DraftCounts, OnEvent, Outputs, leave};
 use super::pace::Pace;
 use super::prompt_store::{self, PromptStore};
 use super::request::{Constraint, Event, Request, RequestId};
@@ -22,6 +22,7 @@ use super::runner::{MAX_RESERVED, Runner, RunnerOptions, admit};
 use super::sampler::Sampler;
 use super::speculate::{MAX_DRAFT, Speculate};
 use crate::cache::Indexed;
+use crate::cancel::Cancel;
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::parts::batch::LogitRows;
@@ -179,6 +180,11 @@ impl<'m> Engine<'m> {
         self.runner.draft_with(draft, self.places.len().min(MAX_PROPOSERS))
     }
 
+    /// Lets `cancel` end a step early, with [`ModelError::Cancelled`].
+    pub fn cancel_by(&mut self, cancel: Cancel) {
+        self.runner.cancel_by(cancel);
+    }
+
     /// The maximum number of positions of each sequence.
     pub fn context(&self) -> usize {
         self.runner.context()
@@ -198,7 +204,7 @@ impl<'m> Engine<'m> {
     /// As [`Engine::add`].
     pub fn add_constrained(
         &mut self,
-        request: Request,
+        mut request: Request,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<RequestId, ModelError> {
         let (model, limits) = (self.runner.model, [self.context(), self.runner.batch()]);
@@ -206,6 +212,7 @@ impl<'m> Engine<'m> {
         if model.spec().is_bidirectional() && !request.wants_embedding() {
             return Err(ModelError::Bidirectional { model: model.name().to_owned() });
         }
+        request.place = request.place.filter(|place| *place < self.places.len());
         self.last_id += 1;
         let id = RequestId(self.last_id);
         self.waiting.push_back(Waiting { id, request, constraint });
@@ -281,6 +288,11 @@ impl<'m> Engine<'m> {
         (POSITIONS, self.runner.cache.sizes()[0])
     }
 
+    /// Takes the numbers of draft tokens since the last call.
+    pub fn take_draft_counts(&mut self) -> DraftCounts {
+        std::mem::take(&mut self.outputs.drafts)
+    }
+
     /// Returns true if there is nothing to compute.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.places.iter().all(Option::is_none)
@@ -289,7 +301,7 @@ impl<'m> Engine<'m> {
     /// Computes the next batch and hands out its events. Returns true if there is more to compute.
     ///
     /// # Errors
-    /// Weights that cannot be loaded, or a file that has shrunk. All requests are dropped in that case.
+    /// Weights that cannot be loaded, a file that has shrunk, or a step that was cancelled. All requests are dropped in that case.
     pub fn step(
         &mut self,
         on_event: &mut dyn FnMut(RequestId, Event<'_>),
@@ -320,7 +332,9 @@ impl<'m> Engine<'m> {
             if self.places[index].is_some() {
                 continue;
             }
-            let Some(waiting) = self.waiting.pop_front() else { break };
+            let fits = |waiting: &Waiting| waiting.request.place.is_none_or(|place| place == index);
+            let next = self.waiting.iter().position(fits);
+            let Some(waiting) = next.and_then(|at| self.waiting.remove(at)) else { continue };
             let mut active = self.activate(index, waiting);
             if !active.request.wants_all_rows() && !active.is_whole {
                 self.prompts.look_up(&mut self.runner, &mut active);

@@ -12,6 +12,7 @@ use super::generate::Finish;
 use super::runner::{Restored, Runner, RunnerOptions, SNAPSHOT_EVERY, admit};
 use super::sequence::{Choice, Sequence};
 use super::speculate::{MAX_DRAFT, Speculate};
+use crate::cancel::Cancel;
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::parts::batch::LogitRows;
@@ -103,6 +104,11 @@ impl<'m> Session<'m> {
     /// The system does not provide the memory for its keys and values.
     pub fn draft_with_mtp(&mut self) -> Result<bool, ModelError> {
         self.runner.draft_with_mtp(1)
+    }
+
+    /// Lets `cancel` end calls early, with [`ModelError::Cancelled`]: the sequence is then as after any other error.
+    pub fn cancel_by(&mut self, cancel: Cancel) {
+        self.runner.cancel_by(cancel);
     }
 
     /// Restores from `folder` as much of the beginning of `prompt` as it has, at most all but the last token. The file is mapped, and not read into
@@ -340,7 +346,8 @@ impl<'m> Session<'m> {
     ) -> Result<(), ModelError> {
         let mut handed_out = false;
         let mut done = compute(self, &mut handed_out);
-        if done.is_err() && self.sequence.reused() > 0 && !handed_out {
+        let is_cancelled = matches!(done, Err(ModelError::Cancelled));
+        if done.is_err() && !is_cancelled && self.sequence.reused() > 0 && !handed_out {
             self.runner.cache.clear(0);
             self.sequence.begin_again();
             done = compute(self, &mut handed_out);

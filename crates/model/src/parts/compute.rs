@@ -14,6 +14,7 @@ use alight_kernels::parallel::{
 use super::batch::Batch;
 use super::buffers::Scratch;
 use crate::cache::Cache;
+use crate::cancel::Cancel;
 use crate::tensors::{AdapterPart, LinearView, Projection};
 use crate::threads::{PerThread, Pool};
 
@@ -22,20 +23,26 @@ use crate::threads::{PerThread, Pool};
 pub(crate) struct Compute<'m> {
     pub(crate) pool: &'m Pool,
     pub(crate) isa: Isa,
+    /// When it is cancelled, what is left of a region is not computed, and its results mean nothing.
+    pub(crate) cancel: &'m Cancel,
 }
 
 /// The threads of the pool, each with its own memory.
 pub(crate) struct PoolThreads<'a> {
     pool: &'a Pool,
+    cancel: &'a Cancel,
     scratch: &'a PerThread<Scratch>,
 }
 
-// SAFETY: the pool runs every unit once and returns after the last.
+// SAFETY: the pool runs every unit at most once and returns after the last.
 unsafe impl Threads for PoolThreads<'_> {
     type Scratch = Scratch;
 
     fn run(&mut self, units: usize, cost: Cost, f: &(dyn Fn(Range<usize>, &mut Scratch) + Sync)) {
         let unit = |range: Range<usize>, thread: usize| {
+            if self.cancel.is_cancelled() {
+                return;
+            }
             // SAFETY: a thread runs one unit at a time, nothing of its scratch outlives the call of `f`, and buffers, which
             // hold the scratch, are in one region at a time.
             f(range, unsafe { self.scratch.get(thread) });
@@ -65,7 +72,7 @@ impl<'m> Compute<'m> {
     where
         'm: 't,
     {
-        PoolThreads { pool: self.pool, scratch }
+        PoolThreads { pool: self.pool, cancel: self.cancel, scratch }
     }
 
     /// Calls `f` for each of `n` rows.

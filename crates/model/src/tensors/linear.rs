@@ -18,7 +18,7 @@ pub(crate) struct Linear {
     pub(crate) adapters: Vec<Adapter>,
 }
 
-/// What is added to the products.
+/// The numbers that are added to the products.
 #[derive(Debug)]
 enum Bias {
     /// That of one projection: `[rows]`.
@@ -166,7 +166,7 @@ impl Adapter {
 }
 
 impl<'l> AdapterPart<'l> {
-    /// What it adds to products, if `ax` `[tokens, rank]` has the products of its first factor.
+    /// The correction of products, if `ax` `[tokens, rank]` has the products of its first factor.
     pub(crate) fn with<'x>(self, ax: &'x [f32]) -> LowRank<'x>
     where
         'l: 'x,

@@ -1,5 +1,7 @@
 //! `POST /v1/messages`
 
+use std::sync::Arc;
+
 use alight_chat::answer::{Delta, input, joined};
 use alight_chat::body::fields::Fields;
 use alight_chat::body::options;
@@ -8,11 +10,12 @@ use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::{take, take_format};
+use super::{Taken, take, take_format};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
-use crate::{asking, ids};
+use crate::request_log::Record;
+use crate::{asking, endpoints, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (mut generation, events, stream) = call.apart(begun).await?;
@@ -41,24 +44,26 @@ pub(crate) async fn answer(call: Call) -> Answered {
 
 /// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Generation, MessageEvents, bool), Failure> {
-    let mut fields = Fields::new(call.object()?);
+    let mut fields = Fields::new(call.declared(&endpoints::MESSAGES)?);
     let serving = asking::model(call, &mut fields)?;
-    let (context, choice) = take(&mut fields)?;
+    let Taken { context, choice, places } = take(&mut fields)?;
     let format = take_format(&mut fields)?;
     let names = [("response_format", format), ("stop", "stop_sequences")];
-    let in_words = |failure: Failure| failure.in_words(&names, "");
+    let in_words =
+        |failure: Failure| failure.in_words(&names, "").in_places(&places, "input_schema");
     let calls = Calls::of(&context, &choice.must);
     let mut ask = asking::ask(call, serving, &mut fields, calls).map_err(in_words)?;
     let stops = fields.any("stop_sequences").unwrap_or_default();
     let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());
     let stops = options::stops(&mut stop).map_err(|refusal| in_words(refusal.into()))?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
+    let chat = asking::chat(context, &choice, stops, &mut ask, serving);
+    let (prompt, asked) = chat.map_err(in_words)?;
     call.record.ignored(&fields);
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
-    let events =
-        MessageEvents { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
+    let (id, model, record) = (ids::id("msg_"), serving.name.clone(), Arc::clone(&call.record));
+    let events = MessageEvents { id, model, record, block: None, blocks: 0 };
     Ok((generation, events, stream))
 }
 
@@ -88,11 +93,17 @@ fn tool_use(call: &ToolCall, input: Value) -> Value {
     json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
 }
 
+/// The signature of thinking. At Anthropic it proves where thinking is from; here nothing reads it. It is not empty, because pydantic-ai sends
+/// thinking without a signature back as text of the user, before which the prompt is another one.
+const SIGNATURE: &str = "YWxpZ2h0";
+
 /// Returns a block of an answer that is sent whole.
 fn block(delta: Delta) -> Value {
     match delta {
         Delta::Content(text) => json!({"type": "text", "text": text}),
-        Delta::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": ""}),
+        Delta::Thinking(text) => {
+            json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+        }
         Delta::Call(call) => tool_use(&call, input(&call)),
         Delta::Arguments(_) => Value::Null,
     }
@@ -102,6 +113,8 @@ fn block(delta: Delta) -> Value {
 struct MessageEvents {
     id: String,
     model: String,
+    /// The record of the request, which has its warnings.
+    record: Arc<Record>,
     /// The kind of the block that is open.
     block: Option<&'static str>,
     /// Blocks that have been closed.
@@ -110,7 +123,7 @@ struct MessageEvents {
 
 impl MessageEvents {
     fn message(&self, choice: &Choice, content: Value) -> Value {
-        json!({
+        let mut message = json!({
             "id": self.id,
             "type": "message",
             "role": "assistant",
@@ -119,7 +132,9 @@ impl MessageEvents {
             "stop_reason": null,
             "stop_sequence": null,
             "usage": usage(choice),
-        })
+        });
+        self.record.add_warnings(&mut message);
+        message
     }
 
     fn open(&mut self, kind: &'static str, block: &Value, out: &mut String) {
@@ -143,7 +158,7 @@ impl MessageEvents {
     fn close(&mut self, out: &mut String) {
         let Some(kind) = self.block.take() else { return };
         if kind == "thinking" {
-            self.delta(&json!({"type": "signature_delta", "signature": ""}), out);
+            self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         event(&json!({"type": "content_block_stop", "index": self.blocks}), out);
         self.blocks += 1;

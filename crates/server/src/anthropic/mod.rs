@@ -1,24 +1,37 @@
 //! Anthropic's endpoints, one file each, and the code they share: their bodies as chat templates expect them.
 
+mod blocks;
 pub(crate) mod count_tokens;
 pub(crate) mod messages;
 pub(crate) mod models;
+mod tools;
 
 use alight_chat::body::conversation::{self, ToolChoice};
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::Refusal;
+use alight_chat::body::thinking::{BUDGET, EFFORT, SWITCH};
 use serde_json::{Map, Value, json};
 
-use crate::apart::{left_out_tools, note};
-use crate::asking::tool_call;
+use self::blocks::{message_into, no_text};
+use self::tools::AnthropicTools;
+use crate::apart::note;
 use crate::failure::Failure;
 
 /// Claude Code begins its system prompt with a stamp that differs from request to request: with it, no two prompts would share a
 /// prefix.
 const STAMP: &str = "x-anthropic-billing-header:";
 
-/// Takes the conversation of a body, as a template expects it, and the tools one of which must be called.
-fn take(fields: &mut Fields) -> Result<(Map<String, Value>, ToolChoice), Failure> {
+/// The conversation of a body, as a template expects it.
+struct Taken {
+    context: Map<String, Value>,
+    /// The calls that the client wants.
+    choice: ToolChoice,
+    /// The places of the tools in the request.
+    places: Vec<String>,
+}
+
+/// Takes the conversation of a body.
+fn take(fields: &mut Fields) -> Result<Taken, Failure> {
     let mut messages = Vec::new();
     let system = fields.any("system").map(|system| texts(&system, "system")).transpose()?;
     if let Some(system) = system.filter(|text| !text.is_empty()) {
@@ -30,10 +43,11 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, ToolChoice), Failure
     }
     let mut body = Map::new();
     body.insert("messages".to_owned(), messages.into());
+    let mut places = Vec::new();
     if let Some(tools) = fields.list("tools")? {
-        let own: Vec<Value> = tools.iter().filter(|tool| is_own(tool)).map(tool).collect();
-        left_out_tools(tools.len() - own.len());
-        body.insert("tools".to_owned(), own.into());
+        let AnthropicTools { functions, places: own } = AnthropicTools::take(&tools)?;
+        places = own;
+        body.insert("tools".to_owned(), functions.into());
     }
     if let Some(choice) = fields.object("tool_choice")? {
         if choice.get("disable_parallel_tool_use") == Some(&json!(true)) {
@@ -53,11 +67,48 @@ fn take(fields: &mut Fields) -> Result<(Map<String, Value>, ToolChoice), Failure
         };
         body.insert("tool_choice".to_owned(), choice);
     }
-    if let Some(thinking) = fields.object("thinking")? {
-        let wanted = thinking.get("type").is_none_or(|kind| kind != "disabled");
-        body.insert("chat_template_kwargs".to_owned(), json!({"enable_thinking": wanted}));
+    take_thinking(fields, &mut body)?;
+    let (context, choice) = conversation::take_with_choice(&mut Fields::new(body))?;
+    Ok(Taken { context, choice, places })
+}
+
+/// Takes the fields about thinking, and passes them on under OpenAI's and llama-server's names.
+fn take_thinking(fields: &mut Fields, body: &mut Map<String, Value>) -> Result<(), Refusal> {
+    if let Some(mut config) = fields.object("output_config")? {
+        if let Some(effort) = config.shift_remove("effort") {
+            body.insert(EFFORT.to_owned(), effort);
+        }
+        fields.insert("output_config", config.into());
     }
-    Ok(conversation::take_with_choice(&mut Fields::new(body))?)
+    for name in [EFFORT, BUDGET, "chat_template_kwargs"] {
+        if let Some(value) = fields.any(name) {
+            body.insert(name.to_owned(), value);
+        }
+    }
+    let Some(thinking) = fields.object("thinking")? else { return Ok(()) };
+    let mut thinking = Fields::new(thinking);
+    let what = "\"enabled\", \"adaptive\" or \"disabled\"";
+    let wanted = thinking.read("type", what, |kind| match kind.as_str()? {
+        "enabled" | "adaptive" => Some(true),
+        "disabled" => Some(false),
+        _ => None,
+    });
+    let tokens = thinking.count("budget_tokens");
+    let in_thinking = |refusal: Refusal| Refusal {
+        param: refusal.param.as_ref().map(|param| format!("thinking.{param}")),
+        message: format!("thinking.{}", refusal.message),
+        ..refusal
+    };
+    let (wanted, tokens) = (wanted.map_err(in_thinking)?, tokens.map_err(in_thinking)?);
+    let wanted = wanted.unwrap_or(true);
+    let variables = body.entry("chat_template_kwargs").or_insert_with(|| json!({}));
+    if let Some(variables) = variables.as_object_mut() {
+        variables.entry(SWITCH).or_insert(wanted.into());
+    }
+    if let Some(tokens) = tokens.filter(|_| wanted) {
+        body.insert(BUDGET.to_owned(), tokens.into());
+    }
+    Ok(())
 }
 
 /// Takes the schema of an answer, by its newer or its older name, and passes it on under OpenAI's name. Returns the name that it had.
@@ -76,21 +127,6 @@ fn take_format(fields: &mut Fields) -> Result<&'static str, Refusal> {
         fields.insert("response_format", format);
     }
     Ok(name)
-}
-
-/// True if the client runs the tool. Other tools run only at Anthropic, and have a type with a date.
-fn is_own(tool: &Value) -> bool {
-    tool["type"].as_str().is_none_or(|kind| kind == "custom")
-}
-
-/// Returns a tool in OpenAI's format.
-fn tool(tool: &Value) -> Value {
-    json!({"type": "function", "function": {
-        "name": tool["name"],
-        "description": tool["description"],
-        "parameters": tool["input_schema"],
-        "strict": tool["strict"] == true,
-    }})
 }
 
 /// Returns the text of a string, or of blocks that are texts.
@@ -127,62 +163,6 @@ fn without_stamp(text: &str) -> &str {
     }
 }
 
-fn no_text(block: &Value, at: &str) -> Refusal {
-    let found = format!("it is {}, and only text is taken", kind(&block["type"]));
-    Refusal::unsupported(format!("{at}.type"), found)
-}
-
-/// Converts a message of Anthropic's into one or more of OpenAI's.
-fn message_into(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> {
-    let role = match message["role"].as_str() {
-        Some(role @ ("user" | "assistant" | "system")) => role,
-        _ => {
-            let found = kind(&message["role"]);
-            let message = format!("it is {found}, expected \"user\" or \"assistant\"");
-            return Err(Refusal::invalid(format!("{at}.role"), message));
-        }
-    };
-    let content = &message["content"];
-    let at = format!("{at}.content");
-    let Some(blocks) = content.as_array() else {
-        all.push(json!({"role": role, "content": texts(content, &at)?}));
-        return Ok(());
-    };
-    let (mut text, mut thinking, mut calls) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, block) in blocks.iter().enumerate() {
-        match block["type"].as_str() {
-            Some("text") => text.push(block["text"].as_str().unwrap_or_default()),
-            Some("thinking") => thinking.push(block["thinking"].as_str().unwrap_or_default()),
-            Some("redacted_thinking") => note("redacted thinking is left out"),
-            Some("tool_use") => {
-                calls.push(tool_call(&block["id"], &block["name"], block["input"].clone()));
-            }
-            Some("tool_result") => {
-                // Text that precedes it stays before it.
-                if !text.is_empty() {
-                    all.push(json!({"role": role, "content": text.join("\n\n")}));
-                    text.clear();
-                }
-                let content = texts(&block["content"], &format!("{at}[{i}].content"))?;
-                let id = &block["tool_use_id"];
-                all.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
-            }
-            _ => return Err(no_text(block, &format!("{at}[{i}]"))),
-        }
-    }
-    if !(text.is_empty() && thinking.is_empty() && calls.is_empty()) {
-        let mut message = json!({"role": role, "content": text.join("\n\n")});
-        if !thinking.is_empty() {
-            message["reasoning_content"] = thinking.join("\n\n").into();
-        }
-        if !calls.is_empty() {
-            message["tool_calls"] = calls.into();
-        }
-        all.push(message);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +193,9 @@ mod tests {
             "tool_choice": {"type": "auto"},
             "thinking": {"type": "disabled"},
         });
-        let (context, _) = take(&mut Fields::new(body.as_object().unwrap().clone())).unwrap();
+        let mut fields = Fields::new(body.as_object().unwrap().clone());
+        let Taken { context, places, .. } = take(&mut fields).unwrap();
+        assert_eq!(places, ["tools[0]"]);
         let got = &context["messages"];
         assert_eq!(got[0], json!({"role": "system", "content": "Be kind."}));
         assert_eq!(
@@ -231,6 +213,47 @@ mod tests {
         assert_eq!(tools[0]["function"]["parameters"], json!({"type": "object"}));
         assert_eq!(tools[0]["function"]["strict"], true);
         assert_eq!(context["enable_thinking"], false);
+    }
+
+    #[test]
+    fn thinking_is_wanted_limited_or_not() {
+        for (more, switch, budget, effort) in [
+            (
+                json!({"thinking": {"type": "enabled", "budget_tokens": 7}}),
+                json!(true),
+                json!(7),
+                Value::Null,
+            ),
+            (json!({"thinking": {"type": "adaptive"}}), json!(true), Value::Null, Value::Null),
+            (
+                json!({"thinking": {"type": "disabled", "budget_tokens": 7}}),
+                json!(false),
+                Value::Null,
+                Value::Null,
+            ),
+            (json!({"output_config": {"effort": "max"}}), Value::Null, Value::Null, json!("max")),
+        ] {
+            let mut body = json!({"messages": [{"role": "user", "content": "a"}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let context =
+                take(&mut Fields::new(body.as_object().unwrap().clone())).unwrap().context;
+            let got = |name: &str| context.get(name).cloned().unwrap_or_default();
+            assert_eq!((got(SWITCH), got(BUDGET), got(EFFORT)), (switch, budget, effort));
+        }
+        for (thinking, param) in [
+            (json!({"type": "on"}), "thinking.type"),
+            (json!({"budget_tokens": -1}), "thinking.budget_tokens"),
+        ] {
+            let body =
+                json!({"messages": [{"role": "user", "content": "a"}], "thinking": thinking});
+            let failure = take(&mut Fields::new(body.as_object().unwrap().clone())).err().unwrap();
+            assert_eq!(failure.param.as_deref(), Some(param));
+            assert!(
+                failure.message.starts_with(&format!("{param}: it is ")),
+                "{}",
+                failure.message
+            );
+        }
     }
 
     #[test]

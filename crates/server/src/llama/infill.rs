@@ -8,19 +8,20 @@ use serde_json::Value;
 
 use super::completion;
 use crate::asking;
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{Answered, Call};
 use crate::models::Serving;
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    completion::answered(call, prompt).await
+    completion::answered(call, &endpoints::INFILL, prompts).await
 }
 
-fn prompt(
+fn prompts(
     fields: &mut Fields,
     serving: &Serving,
     ask: &GenerateRequest,
-) -> Result<Vec<u32>, Failure> {
+) -> Result<Vec<Vec<u32>>, Failure> {
     let mut text = |name| match fields.string(name)? {
         Some(text) => Ok(text),
         None => Err(Refusal::invalid(name, "it is missing")),
@@ -29,7 +30,7 @@ fn prompt(
     let line = fields.string("prompt")?.unwrap_or_default();
     let files = fields.list("input_extra")?.unwrap_or_default();
     let files = files.into_iter().map(file).collect::<Result<_, _>>()?;
-    asking::infill(&Gap { before, line, after, files }, serving, ask)
+    Ok(vec![asking::infill(&Gap { before, line, after, files }, serving, ask)?])
 }
 
 /// Returns the name and the text of a file.

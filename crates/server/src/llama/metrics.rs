@@ -1,6 +1,7 @@
 //! `GET /metrics`: counters in Prometheus' format, under llama-server's names. Counters that llama-server does not have begin with
 //! `alight:`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::http::{self, Answered, Call};
 /// A metric: its name, its type, its description, and its value.
 type Number = (&'static str, &'static str, &'static str, fn(&Totals) -> f64);
 
-const NUMBERS: [Number; 16] = [
+const NUMBERS: [Number; 19] = [
     ("llamacpp:prompt_tokens_total", "counter", "Tokens of prompts that were computed", |t| {
         t.prompt as f64
     }),
@@ -64,9 +65,24 @@ const NUMBERS: [Number; 16] = [
     }),
     (
         "llamacpp:n_busy_slots_per_decode",
-        "counter",
+        "gauge",
         "Requests that had a place in a step, on average",
         |t| t.busy as f64 / t.steps.max(1) as f64,
+    ),
+    ("llamacpp:spec_decode_num_drafts_total", "counter", "Drafts of tokens computed ahead", |t| {
+        t.drafts.drafts as f64
+    }),
+    (
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "counter",
+        "Tokens that were proposed and computed ahead",
+        |t| t.drafts.proposed as f64,
+    ),
+    (
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+        "counter",
+        "Tokens that were computed ahead and are part of an answer",
+        |t| t.drafts.accepted as f64,
     ),
     ("alight:requests_ended_total", "counter", "Answers that have come to their end", |t| {
         t.ended as f64
@@ -97,12 +113,15 @@ pub(crate) async fn answer(call: Call) -> Answered {
         .iter()
         .map(|serving| {
             // A single model needs no label, and then the lines are the same as llama-server's.
-            let name = serving.name.replace(['\\', '"', '\n'], "_");
-            let label = if all.len() > 1 { format!("model=\"{name}\"") } else { String::new() };
+            let label = match all.len() > 1 {
+                true => format!("model=\"{}\"", label_value(&serving.name)),
+                false => String::new(),
+            };
             (label, serving.worker.counts().now())
         })
         .collect();
-    let mut response = http::text(StatusCode::OK, "text/plain; version=0.0.4", text(&all));
+    let text = text(&all) + &unknown_fields(&call.server.unknown_fields.now());
+    let mut response = http::text(StatusCode::OK, "text/plain; version=0.0.4", text);
     let started = call.server.started.to_string();
     if let Ok(started) = started.parse() {
         let name = HeaderName::from_static("process-start-time-unix");
@@ -135,6 +154,27 @@ fn text(all: &[(String, Totals)]) -> String {
             let _ = writeln!(out, "{name}_sum{label} {}", times.all.as_secs_f64());
             let _ = writeln!(out, "{name}_count{label} {sum}");
         }
+    }
+    out
+}
+
+/// A text between quotes, without characters that end it or a line.
+fn label_value(text: &str) -> String {
+    text.replace(|c: char| c.is_control() || "\\\"".contains(c), "_")
+}
+
+/// How often fields came that nothing here knows, by name.
+fn unknown_fields(counts: &[(String, u64)]) -> String {
+    let name = "alight:unknown_fields_total";
+    let mut out = String::new();
+    head(name, "counter", "Fields of requests that are unknown here", &mut out);
+    // Names that differ in what a label cannot have are one.
+    let mut labels: BTreeMap<String, u64> = BTreeMap::new();
+    for (field, count) in counts {
+        *labels.entry(label_value(field)).or_default() += count;
+    }
+    for (field, count) in labels {
+        let _ = writeln!(out, "{name}{{field=\"{field}\"}} {count}");
     }
     out
 }

@@ -5,6 +5,7 @@ pub(crate) mod completion;
 pub(crate) mod infill;
 pub(crate) mod metrics;
 pub(crate) mod props;
+mod settings;
 pub(crate) mod slot_files;
 pub(crate) mod slots;
 pub(crate) mod tokenize;

@@ -1,9 +1,9 @@
 //! `GET /props`: properties of a model and how it is served: of `?model=`, or of the first one.
 
-use alight_model::SamplerOptions;
 use hyper::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
+use super::settings;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
@@ -11,19 +11,14 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let named = call.asked("model");
     let serving = call.serving(named.as_deref().or(models.all().first().map(|m| &*m.name)))?;
     let options = &call.server.options;
-    let sampling = &options.sampling;
     let tokenizer = &serving.vocabulary().tokenizer;
     let text = |id: Option<u32>| {
         let mut bytes = Vec::new();
         id.iter().for_each(|id| tokenizer.decode_special(*id, &mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    let mut params: Map<String, Value> = SamplerOptions::NUMBERS
-        .iter()
-        .map(|number| (number.name.to_owned(), (number.get)(sampling).into()))
-        .collect();
-    params.insert("top_k".to_owned(), sampling.top_k.into());
-    params.insert("repeat_last_n".to_owned(), sampling.repeat_last_n.into());
+    let seed = options.fixed_seed.then_some(options.sampling.seed);
+    let params = settings::of_sampling(&options.sampling, seed);
     let body = json!({
         "default_generation_settings": {
             "n_ctx": serving.worker.context(),

@@ -9,6 +9,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::asking;
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 
@@ -17,7 +18,7 @@ const CONTENT: usize = 4 << 20;
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let written = call.apart(|call| {
-        let mut fields = Fields::new(call.object()?);
+        let mut fields = Fields::new(call.declared(&endpoints::TOKENIZE)?);
         let serving = asking::model(call, &mut fields)?;
         let text = fields.string("content")?.unwrap_or_default();
         if text.len() > CONTENT {
@@ -58,7 +59,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 
 pub(crate) async fn back(call: Call) -> Answered {
     let text = call.apart(|call| {
-        let mut fields = Fields::new(call.object()?);
+        let mut fields = Fields::new(call.declared(&endpoints::DETOKENIZE)?);
         let serving = asking::model(call, &mut fields)?;
         let tokenizer = &serving.vocabulary().tokenizer;
         let vocab = tokenizer.vocab_size();

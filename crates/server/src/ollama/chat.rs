@@ -1,14 +1,16 @@
 //! `POST /api/chat`
 
 use alight_chat::body::conversation::ToolChoice;
+use alight_chat::body::declared::refused;
 use alight_chat::body::fields::Fields;
 use alight_chat::body::refusal::Refusal;
 use alight_chat::body::{conversation, options};
 use alight_chat::grammar::Calls;
 use serde_json::{Map, Value, json};
 
-use super::{Lines, NO_IMAGES, OllamaEffect, Place, in_words, model, refuse, renamed, thinking};
+use super::{Lines, OllamaEffect, Place, in_words, model, renamed, thinking};
 use crate::asking;
+use crate::endpoints::{self, NO_IMAGES};
 use crate::failure::Failure;
 use crate::generation::Generation;
 use crate::http::{Answered, Call};
@@ -18,7 +20,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 }
 
 fn begun(call: &Call) -> Result<OllamaEffect, Failure> {
-    let mut fields = Fields::new(call.object()?);
+    let mut fields = Fields::new(call.declared(&endpoints::OLLAMA_CHAT)?);
     let serving = model(call, &mut fields)?;
     let lines = Lines::new(serving, Place::Message);
     let messages = fields.list("messages")?.unwrap_or_default();
@@ -26,7 +28,7 @@ fn begun(call: &Call) -> Result<OllamaEffect, Failure> {
         return Ok(OllamaEffect::nothing(&mut fields, lines));
     }
     let stream = fields.truth("stream")?.unwrap_or(true);
-    let mut options = renamed(&mut fields)?;
+    let mut options = renamed(call, &mut fields)?;
     let mut body = Map::new();
     let messages = messages.into_iter().enumerate().map(|(i, message)| openai(i, message));
     body.insert("messages".to_owned(), messages.collect::<Result<_, _>>()?);
@@ -54,9 +56,8 @@ fn begun(call: &Call) -> Result<OllamaEffect, Failure> {
 /// Converts a message into OpenAI's format.
 fn openai(i: usize, mut message: Value) -> Result<Value, Refusal> {
     if let Some(images) = message.get_mut("images").map(Value::take) {
-        let name = format!("messages[{i}].images");
-        let mut only = Fields::new(Map::from_iter([(name.clone(), images)]));
-        refuse(&mut only, &name, NO_IMAGES)?;
+        let field = refused("images", &["[]", "\"\""], NO_IMAGES);
+        field.check(&images).map_err(|refusal| refusal.within(&format!("messages[{i}].")))?;
     }
     if let Some(thinking) = message.get_mut("thinking").map(Value::take) {
         message["reasoning_content"] = thinking;

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use super::model;
 use crate::embedding::{self, Vectors};
+use crate::endpoints;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (began, server) = (Instant::now(), Arc::clone(&call.server));
     let begun = call.apart(|call| {
-        let mut fields = Fields::new(call.object()?);
+        let mut fields = Fields::new(call.declared(&endpoints::OLLAMA_EMBED)?);
         let serving = model(call, &mut fields)?;
         let cut = fields.truth("truncate")?.unwrap_or(true);
         embedding::take(call, serving, &mut fields, cut)
@@ -39,7 +40,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 pub(crate) async fn one(call: Call) -> Answered {
     let server = Arc::clone(&call.server);
     let begun = call.apart(|call| {
-        let mut fields = Fields::new(call.object()?);
+        let mut fields = Fields::new(call.declared(&endpoints::OLLAMA_EMBEDDINGS)?);
         let serving = model(call, &mut fields)?;
         let missing = || Refusal::invalid("prompt", "it is missing");
         let prompt = fields.string("prompt")?.ok_or_else(missing)?;

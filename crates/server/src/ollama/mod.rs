@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use alight_chat::answer::{Delta, input, joined};
 use alight_chat::body::fields::Fields;
-use alight_chat::body::options::NO_LOGPROBS;
-use alight_chat::body::refusal::Refusal;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
@@ -34,15 +33,6 @@ fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure
     call.serving(name.as_deref())
 }
 
-/// Refuses a field that would change the answer.
-fn refuse(fields: &mut Fields, name: &str, why: &str) -> Result<(), Refusal> {
-    let empty = |value: &Value| *value == json!("") || *value == json!([]);
-    fields.only(name, empty, why)
-}
-
-/// Why pictures are refused.
-const NO_IMAGES: &str = "only text is taken";
-
 /// Reports a failure in options that [`renamed`] has renamed, under the names that were sent.
 fn in_words(failure: impl Into<Failure>) -> Failure {
     let names =
@@ -51,9 +41,9 @@ fn in_words(failure: impl Into<Failure>) -> Failure {
 }
 
 /// Returns the fields of a body under OpenAI's names: Ollama's options have other names, and are in an object of their own.
-fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
-    fields.only("logprobs", |wanted| *wanted == false, NO_LOGPROBS)?;
+fn renamed(call: &Call, fields: &mut Fields) -> Result<Fields, Failure> {
     let mut options = fields.object("options")?.unwrap_or_default();
+    call.admit(&endpoints::OLLAMA_OPTIONS, &mut options)?;
     if let Some(most) = options.shift_remove("num_predict") {
         // A negative number means as many as fit.
         let most = match most.as_f64() {

@@ -1,6 +1,8 @@
 //! `POST /v1/chat/completions`
 
-use alight_chat::answer::{AnswerOptions, Delta, Message};
+use std::sync::Arc;
+
+use alight_chat::answer::{AnswerOptions, Delta, Message, openai_call};
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::refusal::Refusal;
 use alight_chat::body::{conversation, options};
@@ -11,12 +13,12 @@ use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::{About, answers, event, finish_reason, streaming, usage, warnings};
+use super::{About, event, finish_reason, streaming, timed, usage};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::models::Serving;
-use crate::{asking, ids};
+use crate::{asking, endpoints, ids};
 
 /// The running generation, and the format of its response.
 struct Begun {
@@ -26,16 +28,21 @@ struct Begun {
     logprobs: bool,
     /// True if the progress of prompts is reported.
     progress: bool,
+    /// True if each chunk has the timings so far.
+    timings: bool,
+    /// The names of the tools whose input is a text.
+    custom: Vec<String>,
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let Begun { mut generation, mut about, stream, logprobs, progress } = call.apart(begun).await?;
+    let Begun { mut generation, mut about, stream, logprobs, progress, timings, custom } =
+        call.apart(begun).await?;
     if stream {
         about.object = "chat.completion.chunk";
-        let called = vec![0; generation.choices.len()];
+        let called = vec![(0, false); generation.choices.len()];
         return Ok(Stream::response(
             generation,
-            Box::new(Chunks { about, logprobs, progress, called }),
+            Box::new(Chunks { about, logprobs, progress, timings, called, custom }),
         ));
     }
     let mut said = vec![CollectedAnswer::default(); generation.choices.len()];
@@ -56,7 +63,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
             let told = logprobs.then(|| content(&said.tokens, choice.answer.tokenizer()));
             json!({
                 "index": i,
-                "message": said.message.openai(|_| ids::id("call_")),
+                "message": said.message.openai(&custom, |_| ids::id("call_")),
                 "logprobs": told,
                 "finish_reason": reason,
             })
@@ -76,30 +83,32 @@ pub(super) struct Asks {
     usage: bool,
     logprobs: bool,
     progress: bool,
+    timings: bool,
 }
 
 /// Reads a request without computing anything.
 pub(super) fn asks(call: &Call) -> Result<(&Serving, Asks), Failure> {
-    let mut fields = Fields::new(call.object()?);
+    let mut fields = Fields::new(call.declared(&endpoints::CHAT)?);
     let serving = asking::model(call, &mut fields)?;
     let (context, choice) = conversation::take_with_choice(&mut fields)?;
     let mut ask = asking::ask(call, serving, &mut fields, Calls::of(&context, &choice.must))?;
     let stops = options::stops(&mut fields)?;
-    let n = answers(&mut fields)?;
+    let n = asking::answers(&mut fields, "n")?;
     let (stream, usage) = streaming(&mut fields)?;
     let top = logprobs(&mut fields)?;
     let logprobs = top.is_some();
     ask.logits = top.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
     let progress = fields.truth("return_progress")?.unwrap_or(false);
+    let timings = fields.truth("timings_per_token")?.unwrap_or(false);
     call.record.ignored(&fields);
     let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
-    Ok((serving, Asks { ask, prompt, asked, n, stream, usage, logprobs, progress }))
+    Ok((serving, Asks { ask, prompt, asked, n, stream, usage, logprobs, progress, timings }))
 }
 
 /// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let (serving, asks) = asks(call)?;
-    let Asks { ask, prompt, asked, n, stream, usage, logprobs, progress } = asks;
+    let Asks { ask, prompt, asked, n, stream, usage, logprobs, progress, timings } = asks;
     let running = asking::begin(serving, vec![prompt], n, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
     let about = About {
@@ -108,9 +117,9 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         created: ids::now(),
         model: serving.name.clone(),
         usage,
-        warnings: warnings(ask.grammar.as_ref()),
+        record: Arc::clone(&call.record),
     };
-    Ok(Begun { generation, about, stream, logprobs, progress })
+    Ok(Begun { generation, about, stream, logprobs, progress, timings, custom: asked.custom })
 }
 
 /// Takes the number of top tokens to be reported, if log probabilities are requested.
@@ -131,26 +140,8 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
 
 /// The log probabilities of tokens, in OpenAI's format.
 fn content(tokens: &[TokenLogprob], tokenizer: &Tokenizer) -> Value {
-    let entry = |id: u32, logprob: f32| {
-        let mut bytes = Vec::new();
-        tokenizer.decode_special(id, &mut bytes);
-        json!({"token": String::from_utf8_lossy(&bytes), "bytes": bytes, "logprob": logprob})
-    };
-    let all = tokens.iter().filter_map(|told| {
-        let logprobs = told.logprobs.as_ref()?;
-        let mut value = entry(told.id, logprobs.chosen);
-        value["top_logprobs"] = logprobs.top.iter().map(|(id, l)| entry(*id, *l)).collect();
-        Some(value)
-    });
+    let all = tokens.iter().filter_map(|token| token.value(tokenizer));
     json!({"content": all.collect::<Value>()})
-}
-
-/// Adds the timings to a response, or to the last chunk of one, if it has one answer, as llama-server does.
-fn timed(mut response: Value, choices: &[Choice]) -> Value {
-    if let [choice] = choices {
-        response["timings"] = choice.timings();
-    }
-    response
 }
 
 /// Returns why an answer ended.
@@ -181,8 +172,10 @@ struct Chunks {
     about: About,
     logprobs: bool,
     progress: bool,
-    /// The number of calls in each answer.
-    called: Vec<usize>,
+    timings: bool,
+    /// The number of calls in each answer, and whether the last one is that of a custom tool.
+    called: Vec<(usize, bool)>,
+    custom: Vec<String>,
 }
 
 impl Chunks {
@@ -199,25 +192,28 @@ impl Chunks {
         let progress = choice.progress(read);
         let mut chunk = self.chunk(at, &json!({}), Value::Null, Value::Null);
         chunk["prompt_progress"] = progress;
+        chunk["timings"] = choice.timings();
         event(&chunk, out);
     }
 
     fn call(&mut self, at: usize, call: ToolCall) -> Value {
-        let index = self.called[at];
-        self.called[at] += 1;
         let ToolCall { name, arguments, id } = call;
-        json!({"tool_calls": [{
-            "index": index,
-            "id": id.unwrap_or_else(|| ids::id("call_")),
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }]})
+        let is_custom = self.custom.contains(&name);
+        let id = id.unwrap_or_else(|| ids::id("call_"));
+        let mut call = openai_call(id, &name, &arguments, is_custom);
+        call["index"] = self.called[at].0.into();
+        self.called[at] = (self.called[at].0 + 1, is_custom);
+        json!({"tool_calls": [call]})
     }
 
-    /// Returns the next part of the arguments of the last call.
+    /// Returns the next part of the arguments of the last call, or of its input.
     fn arguments(&self, at: usize, more: &str) -> Value {
-        let index = self.called[at].saturating_sub(1);
-        json!({"tool_calls": [{"index": index, "function": {"arguments": more}}]})
+        let (called, is_custom) = self.called[at];
+        let index = called.saturating_sub(1);
+        match is_custom {
+            true => json!({"tool_calls": [{"index": index, "custom": {"input": more}}]}),
+            false => json!({"tool_calls": [{"index": index, "function": {"arguments": more}}]}),
+        }
     }
 
     /// The log probabilities of tokens are sent with the first chunk of their text.
@@ -239,11 +235,19 @@ impl Chunks {
                 Delta::Arguments(more) => self.arguments(at, &more),
             };
             let told = told.take().unwrap_or_default();
-            event(&self.chunk(at, &delta, told, Value::Null), out);
+            self.piece(choice, self.chunk(at, &delta, told, Value::Null), out);
         }
         if let Some(told) = told {
-            event(&self.chunk(at, &json!({}), told, Value::Null), out);
+            self.piece(choice, self.chunk(at, &json!({}), told, Value::Null), out);
         }
+    }
+
+    /// Writes a chunk of an answer.
+    fn piece(&self, choice: &Choice, mut chunk: Value, out: &mut String) {
+        if self.timings {
+            chunk["timings"] = choice.timings();
+        }
+        event(&chunk, out);
     }
 }
 

@@ -1,5 +1,7 @@
 //! `POST /v1/completions`
 
+use std::sync::Arc;
+
 use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::options;
@@ -12,8 +14,9 @@ use alight_text::infill::Gap;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{About, answers, event, finish_reason, streaming, usage, warnings};
-use crate::asking::{self, MAX_CHOICES};
+use super::{About, event, finish_reason, streaming, timed, usage};
+use crate::asking;
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, MAX_LOGPROBS, Reason, TokenLogprob, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
@@ -68,30 +71,27 @@ pub(crate) async fn answer(call: Call) -> Answered {
         }));
     }
     let usage = usage(&generation.choices, n);
-    Ok(http::json(StatusCode::OK, &shape.about.with(choices.into(), usage)))
+    let response = timed(shape.about.with(choices.into(), usage), &generation.choices);
+    Ok(http::json(StatusCode::OK, &response))
 }
 
 /// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<RunningCompletion, Failure> {
-    let mut fields = Fields::new(call.object()?);
+    let mut fields = Fields::new(call.declared(&endpoints::COMPLETIONS)?);
     let serving = asking::model(call, &mut fields)?;
     let after = fields.string("suffix")?.filter(|after| !after.is_empty());
     let mut ask = asking::ask(call, serving, &mut fields, Calls::None)?;
-    let infill = after.is_some();
+    let (infill, rules) = (after.is_some(), asking::prompt_rules(&mut fields)?);
     let prompts = match after {
-        None => asking::texts(&mut fields, "prompt", MAX_CHOICES, false, serving)?,
+        None => asking::texts(&mut fields, "prompt", rules, serving)?,
         Some(after) => {
             let before = fields.string("prompt")?.unwrap_or_default();
             vec![asking::infill(&Gap { before, after, ..Gap::default() }, serving, &ask)?]
         }
     };
     let stops = options::stops(&mut fields)?;
-    let n = answers(&mut fields)?;
-    if prompts.len() * n > MAX_CHOICES {
-        let message =
-            format!("{} prompts with {n} answers each are more than {MAX_CHOICES}", prompts.len());
-        return Err(Refusal::invalid("prompt", message).into());
-    }
+    let n = asking::answers(&mut fields, "n")?;
+    asking::check_answers(prompts.len(), n)?;
     let (stream, usage) = streaming(&mut fields)?;
     let what = format!("a whole number from 0 to {}", super::MAX_TOP_LOGPROBS);
     let top = fields.read("logprobs", &what, |value| {
@@ -127,7 +127,7 @@ fn begun(call: &Call) -> Result<RunningCompletion, Failure> {
         created: ids::now(),
         model: serving.name.clone(),
         usage,
-        warnings: warnings(ask.grammar.as_ref()),
+        record: Arc::clone(&call.record),
     };
     Ok(RunningCompletion { generation, about, stream, logprobs, n, echo })
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::asking;
 use crate::embedding::{self, Texts, Vectors};
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 
@@ -38,7 +39,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 
 /// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Texts, bool), Failure> {
-    let mut fields = Fields::new(call.object()?);
+    let mut fields = Fields::new(call.declared(&endpoints::EMBEDDINGS)?);
     let serving = asking::model(call, &mut fields)?;
     let encoded = fields.read("encoding_format", "\"float\" or \"base64\"", |value| {
         let known = ["float", "base64"].iter().position(|known| value == *known);

@@ -4,11 +4,15 @@ use hyper::StatusCode;
 use serde_json::json;
 
 use super::{chat, responses};
+use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    counted(call, |call| Ok(responses::asks(call, call.object()?)?.1.prompt.len())).await
+    counted(call, |call| {
+        Ok(responses::asks(call, call.declared(&endpoints::RESPONSES)?)?.1.prompt.len())
+    })
+    .await
 }
 
 /// Answers for a chat, as llama-server does.

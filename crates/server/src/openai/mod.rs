@@ -7,14 +7,16 @@ pub(crate) mod input_tokens;
 mod items;
 pub(crate) mod models;
 pub(crate) mod responses;
+mod tools;
 
-use alight_chat::body::fields::{Fields, whole};
-use alight_chat::grammar::Held;
+use std::sync::Arc;
+
+use alight_chat::body::fields::Fields;
 use serde_json::{Value, json};
 
-use crate::asking::MAX_CHOICES;
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
+use crate::request_log::Record;
 
 /// Maximum number of top tokens reported for each token.
 const MAX_TOP_LOGPROBS: usize = 20;
@@ -28,8 +30,8 @@ struct About {
     model: String,
     /// True if a stream ends with the token counts.
     usage: bool,
-    /// The keywords of the request that the answers are not constrained by.
-    warnings: Vec<String>,
+    /// The record of the request, which has its warnings.
+    record: Arc<Record>,
 }
 
 impl About {
@@ -46,18 +48,9 @@ impl About {
         if !usage.is_null() {
             value["usage"] = usage;
         }
-        if !self.warnings.is_empty() {
-            value["warnings"] = self.warnings.clone().into();
-        }
+        self.record.add_warnings(&mut value);
         value
     }
-}
-
-/// Returns a sentence about each keyword of a schema that no grammar can hold, of those that the client does not insist on.
-fn warnings(grammar: Option<&Held>) -> Vec<String> {
-    let left_out = grammar.map(Held::left_out).unwrap_or_default();
-    let one = |keyword: String| format!("the answer is not held to {keyword} of its schema");
-    left_out.into_iter().map(one).collect()
 }
 
 /// Returns the token counts of the answers to a request. Each prompt counts once, however many answers it has.
@@ -74,6 +67,14 @@ fn usage(choices: &[Choice], answers: usize) -> Value {
     })
 }
 
+/// Adds the timings to a response, or to the last chunk of one, if it has one answer, as llama-server does.
+fn timed(mut response: Value, choices: &[Choice]) -> Value {
+    if let [choice] = choices {
+        response["timings"] = choice.timings();
+    }
+    response
+}
+
 /// Returns why an answer ended, in OpenAI's terms.
 fn finish_reason(reason: Reason) -> &'static str {
     match reason {
@@ -87,16 +88,6 @@ fn event(value: &Value, out: &mut String) {
     out.push_str("data: ");
     out.push_str(&value.to_string());
     out.push_str("\n\n");
-}
-
-/// Takes the number of requested answers.
-fn answers(fields: &mut Fields) -> Result<usize, Failure> {
-    let what = format!("a whole number from 1 to {MAX_CHOICES}");
-    let n = fields.read("n", &what, |value| {
-        let n = usize::try_from(whole(&value)?).ok()?;
-        (1..=MAX_CHOICES).contains(&n).then_some(n)
-    })?;
-    Ok(n.unwrap_or(1))
 }
 
 /// Takes the flags that make the response a stream, and that end it with the token counts.

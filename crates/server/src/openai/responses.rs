@@ -1,6 +1,9 @@
-//! `POST /v1/responses`: OpenAI's newer API, as Codex uses it. Nothing is stored: each request has the whole conversation.
+//! `POST /v1/responses`: OpenAI's newer API, as Codex uses it. No conversation is stored: each request has the whole one. Items of the last
+//! answers are remembered for a while, so that it may refer to them.
 //!
 //! Invariant: a response that is sent whole is produced by the same code that writes the events of a stream.
+
+use std::sync::Arc;
 
 use alight_chat::answer::{AnswerOptions, Delta};
 use alight_chat::body::{conversation, options};
@@ -11,11 +14,13 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::items::{self, NAMES};
+use super::tools::{ClientTools, ToolKind};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Piece, Reason, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::models::Serving;
-use crate::{asking, ids};
+use crate::shared::Shared;
+use crate::{asking, endpoints, ids};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (mut generation, mut events, stream) = call.apart(begun).await?;
@@ -34,40 +39,65 @@ pub(crate) async fn answer(call: Call) -> Answered {
 
 /// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Generation, ResponseEvents, bool), Failure> {
-    let object = call.object()?;
+    let object = call.declared(&endpoints::RESPONSES)?;
     let response = response(&object);
-    let (serving, ResponseRequest { ask, prompt, asked, stream }) = asks(call, object)?;
+    // OpenAI stores an answer unless its client does not want that.
+    let remembers = object.get("store") != Some(&false.into());
+    let (serving, asks) = asks(call, object)?;
+    let ResponseRequest { ask, prompt, asked, stream, tools, progress, timings } = asks;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(&call.record, running, &asked, serving.vocabulary());
-    let mut events = ResponseEvents { response, open: None, thought: 0, written: 0 };
+    let memory = remembers.then(|| (Arc::clone(&call.server), call.salt.clone()));
+    let mut events = ResponseEvents {
+        response,
+        tools,
+        memory,
+        open: None,
+        thought: 0,
+        written: 0,
+        progress,
+        wants_timings: timings,
+        timings: None,
+    };
     events.response["model"] = serving.name.as_str().into();
+    call.record.add_warnings(&mut events.response);
     Ok((generation, events, stream))
 }
 
 /// The contents of a request.
-pub(super) struct ResponseRequest {
+pub(crate) struct ResponseRequest {
     ask: GenerateRequest,
-    pub(super) prompt: Vec<u32>,
+    pub(crate) prompt: Vec<u32>,
     asked: AnswerOptions,
     stream: bool,
+    tools: ClientTools,
+    progress: bool,
+    timings: bool,
 }
 
 /// Reads a request without computing anything.
-pub(super) fn asks(
+pub(crate) fn asks(
     call: &Call,
     object: Map<String, Value>,
 ) -> Result<(&Serving, ResponseRequest), Failure> {
-    let (mut fields, others) = items::renamed(object)?;
+    let find = |id: &str| call.server.recent.find(&call.salt, id);
+    let (mut fields, tools) = items::renamed(object, &find)?;
     let serving = asking::model(call, &mut fields)?;
-    let (context, choice) = conversation::take_with_choice(&mut fields)?;
+    let (context, mut choice) = conversation::take_with_choice(&mut fields)?;
+    choice.custom = tools.custom();
+    choice.with_grammar.clone_from(&tools.with_grammar);
     let calls = Calls::of(&context, &choice.must);
-    let ask = asking::ask(call, serving, &mut fields, calls);
-    let mut ask = ask.map_err(|failure| failure.in_words(&NAMES, ""))?;
+    let in_words =
+        |failure: Failure| failure.in_words(&NAMES, "").in_places(&tools.places, "parameters");
+    let mut ask = asking::ask(call, serving, &mut fields, calls).map_err(in_words)?;
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    call.record.ignored_in(&[("", &others), ("", &fields)]);
-    let (prompt, asked) = asking::chat(context, &choice, stops, &mut ask, serving)?;
-    Ok((serving, ResponseRequest { ask, prompt, asked, stream }))
+    let progress = fields.truth("return_progress")?.unwrap_or(false);
+    let timings = fields.truth("timings_per_token")?.unwrap_or(false);
+    call.record.ignored(&fields);
+    let chat = asking::chat(context, &choice, stops, &mut ask, serving);
+    let (prompt, asked) = chat.map_err(in_words)?;
+    Ok((serving, ResponseRequest { ask, prompt, asked, stream, tools, progress, timings }))
 }
 
 /// Returns a response without output. It repeats the fields of the request.
@@ -139,9 +169,11 @@ enum Open {
         id: String,
         text: String,
     },
-    /// A tool call, and its arguments so far.
+    /// The call of a function, and its arguments so far.
     Call {
-        item: Value,
+        id: String,
+        call_id: String,
+        function: String,
         arguments: String,
     },
 }
@@ -149,15 +181,26 @@ enum Open {
 /// The events of a response, and its final object.
 struct ResponseEvents {
     response: Value,
+    tools: ClientTools,
+    /// Where its items are remembered, if they are, and the salt of its key.
+    memory: Option<(Arc<Shared>, Box<str>)>,
     open: Option<Open>,
     /// The number of tokens of thinking.
     thought: usize,
     /// The number of events so far.
     written: u64,
+    /// True if the progress of the prompt is reported.
+    progress: bool,
+    /// True if each new piece of the answer has the timings so far, and these.
+    wants_timings: bool,
+    timings: Option<Value>,
 }
 
 impl ResponseEvents {
     fn event(&mut self, kind: &str, mut value: Value, out: &mut String) {
+        if let Some(timings) = self.timings.as_ref().filter(|_| kind.ends_with(".delta")) {
+            value["timings"] = timings.clone();
+        }
         value["type"] = kind.into();
         value["sequence_number"] = self.written.into();
         self.written += 1;
@@ -166,7 +209,22 @@ impl ResponseEvents {
 
     /// Writes an event about the whole response.
     fn whole(&mut self, kind: &str, out: &mut String) {
-        self.event(kind, json!({"response": self.response}), out);
+        let mut value = json!({"response": self.response});
+        if let Some(timings) = self.response.get("timings") {
+            value["timings"] = timings.clone();
+        }
+        self.event(kind, value, out);
+    }
+
+    /// Writes an event about the prompt, of which this much is read; all of it, if that is `None`.
+    fn progress(&mut self, choice: &Choice, read: Option<usize>, out: &mut String) {
+        if self.progress {
+            let (progress, timings) = (choice.progress(read), choice.timings());
+            let value = json!({
+                "response": self.response, "prompt_progress": progress, "timings": timings,
+            });
+            self.event("response.in_progress", value, out);
+        }
     }
 
     /// Returns the index of the item that is open, or comes next.
@@ -196,22 +254,23 @@ impl ResponseEvents {
     fn begin_call(&mut self, call: &ToolCall, out: &mut String) {
         self.close(true, out);
         let call_id = call.id.clone().unwrap_or_else(|| ids::id("call_"));
-        let item = json!({
-            "id": ids::id("fc_"), "type": "function_call", "status": "in_progress",
-            "call_id": call_id, "name": call.name, "arguments": "",
-        });
+        let (id, function) = (ids::id("fc_"), call.name.clone());
+        let item = self.tools.item((&id, &call_id), "in_progress", &function, "");
         let added = json!({"output_index": self.next(), "item": item});
         self.event("response.output_item.added", added, out);
-        self.open = Some(Open::Call { item, arguments: String::new() });
+        self.open = Some(Open::Call { id, call_id, function, arguments: String::new() });
     }
 
     fn arguments(&mut self, more: &str, out: &mut String) {
         let index = self.next();
-        let Some(Open::Call { item, arguments }) = &mut self.open else { return };
-        if !more.is_empty() {
-            arguments.push_str(more);
-            let delta = json!({"item_id": item["id"], "output_index": index, "delta": more});
-            self.event("response.function_call_arguments.delta", delta, out);
+        let Some(Open::Call { id, function, arguments, .. }) = &mut self.open else { return };
+        if more.is_empty() {
+            return;
+        }
+        arguments.push_str(more);
+        let delta = json!({"item_id": id, "output_index": index, "delta": more});
+        if let Some(name) = argument_events(&self.tools.kind(function)) {
+            self.event(&format!("response.{name}.delta"), delta, out);
         }
     }
 
@@ -221,15 +280,8 @@ impl ResponseEvents {
         let (kind, id, text) = match self.open.take() {
             None => return,
             Some(Open::Text { kind, id, text }) => (kind, id, text),
-            Some(Open::Call { mut item, arguments }) => {
-                let done = json!({
-                    "item_id": item["id"], "output_index": index, "name": item["name"],
-                    "arguments": arguments,
-                });
-                self.event("response.function_call_arguments.done", done, out);
-                item["status"] = status.into();
-                item["arguments"] = arguments.into();
-                return self.add(item, out);
+            Some(Open::Call { id, call_id, function, arguments }) => {
+                return self.close_call((&id, &call_id), status, (&function, &arguments), out);
             }
         };
         let at = json!({"item_id": id, "output_index": index, "content_index": 0});
@@ -246,6 +298,28 @@ impl ResponseEvents {
         part["part"] = kind.part(&text);
         self.event("response.content_part.done", part, out);
         self.add(kind.item(&id, status, json!([kind.part(&text)])), out);
+    }
+
+    fn close_call(
+        &mut self,
+        ids: (&str, &str),
+        status: &str,
+        (function, arguments): (&str, &str),
+        out: &mut String,
+    ) {
+        let item = self.tools.item(ids, status, function, arguments);
+        let kind = self.tools.kind(function);
+        if let Some(name) = argument_events(&kind) {
+            let mut done = json!({"item_id": ids.0, "output_index": self.next()});
+            if kind == ToolKind::Custom {
+                done["input"] = arguments.into();
+            } else {
+                done["name"] = item["name"].clone();
+                done["arguments"] = arguments.into();
+            }
+            self.event(&format!("response.{name}.done"), done, out);
+        }
+        self.add(item, out);
     }
 
     fn text(&mut self, kind: Kind, text: String, out: &mut String) {
@@ -268,7 +342,8 @@ impl ResponseEvents {
         self.event(name, delta, out);
     }
 
-    fn take(&mut self, piece: Piece, out: &mut String) {
+    fn take(&mut self, choice: &Choice, piece: Piece, out: &mut String) {
+        self.timings = self.wants_timings.then(|| choice.timings());
         let thinking = |delta: &Delta| matches!(delta, Delta::Thinking(_));
         if !piece.deltas.is_empty() && piece.deltas.iter().all(thinking) {
             self.thought += piece.tokens.len();
@@ -287,6 +362,15 @@ impl ResponseEvents {
     }
 }
 
+/// The name of the events about the arguments of a call, if its item has them as a text.
+fn argument_events(kind: &ToolKind) -> Option<&'static str> {
+    match kind {
+        ToolKind::Function => Some("function_call_arguments"),
+        ToolKind::Custom => Some("custom_tool_call_input"),
+        ToolKind::Published(_) => None,
+    }
+}
+
 impl Shape for ResponseEvents {
     fn begin(&mut self, _: &[Choice], out: &mut String) {
         self.whole("response.created", out);
@@ -294,14 +378,15 @@ impl Shape for ResponseEvents {
     }
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        let choice = &choices[at];
         match update {
-            Update::Reading(_) | Update::Read => {}
-            Update::More(piece) => self.take(piece, out),
+            Update::Reading(read) => self.progress(choice, Some(read), out),
+            Update::Read => self.progress(choice, None, out),
+            Update::More(piece) => self.take(choice, piece, out),
             Update::Ended(piece, reason) => {
-                self.take(piece, out);
+                self.take(choice, piece, out);
                 let cut = reason == Reason::Length;
                 self.close(!cut, out);
-                let choice = &choices[at];
                 self.response["usage"] = json!({
                     "input_tokens": choice.prompt_tokens,
                     "input_tokens_details": {"cached_tokens": choice.reused, "cache_write_tokens": 0},
@@ -309,10 +394,16 @@ impl Shape for ResponseEvents {
                     "output_tokens_details": {"reasoning_tokens": self.thought},
                     "total_tokens": choice.prompt_tokens + choice.tokens,
                 });
+                self.response["timings"] = choice.timings();
                 let status = if cut { "incomplete" } else { "completed" };
                 self.response["status"] = status.into();
                 if cut {
                     self.response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+                }
+                if let (Some((server, salt)), Some(items)) =
+                    (&self.memory, self.response["output"].as_array())
+                {
+                    server.recent.keep(salt, items);
                 }
                 self.whole(&format!("response.{status}"), out);
             }

@@ -1,15 +1,6 @@
 // Markdown as nodes of the document. A text becomes text nodes and elements of a fixed few kinds: nothing in it is ever read as HTML.
 
-const element = (name, options = {}, ...children) => {
-  const { text, ...rest } = options;
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(rest)) {
-    if (key in made) made[key] = value; else made.setAttribute(key, value);
-  }
-  if (text !== undefined) made.textContent = text;
-  made.append(...children);
-  return made;
-};
+const { element, copied, coloured, formula } = Alight;
 
 // Only these may be followed; every other address stays text.
 const safe = (address) => /^https?:\/\//i.test(address) || /^mailto:[^\s]+$/i.test(address);
@@ -25,7 +16,10 @@ const link = (words, address, depth) => {
 // Marks within a line. What a mark may reach is bounded, and what cannot be closed is not looked for again, so that a hostile text takes
 // about as long as its length.
 const MAX_DEEP = 8;
-const SPECIAL = /[`*_~[!]|https?:\/\//g;
+// The rest of a paragraph that has more of them is text.
+const MAX_NODES = 10_000;
+const SPECIAL = /[`*_~[!$\\\n]|https?:\/\//g;
+const PUNCTUATION = /[!-/:-@[-`{-~]/;
 const ADDRESS = /https?:\/\/[^\s<>()"']{1,2000}/y;
 const isWord = (c) => c !== undefined && /\w/.test(c);
 const isSpace = (c) => c === undefined || /\s/.test(c);
@@ -81,8 +75,39 @@ const betweenAt = (text, at, mark, kind, depth) => {
   return null;
 };
 
+// A formula between two marks, or what was written if it cannot be read.
+const MAX_FORMULA = 8000;
+const formulaBetween = (text, at, mark, close, isBlock) => {
+  const from = at + mark.length;
+  const length = text.slice(from, from + MAX_FORMULA).indexOf(close);
+  if (length <= 0) return null;
+  const end = from + length + close.length;
+  return { nodes: [formula(text.slice(from, from + length), isBlock) ?? element("code", { text: text.slice(at, end) })], end };
+};
+
+// $formula$: a sum of money is none, since there is a space before its next mark or a digit after it.
+const MAX_INLINE_FORMULA = 1000;
+const dollarsAt = (text, at) => {
+  if (text[at + 1] === "$") return formulaBetween(text, at, "$$", "$$", true);
+  if (isSpace(text[at + 1])) return null;
+  const length = text.slice(at + 1, at + 1 + MAX_INLINE_FORMULA).search(/(?<!\\)\$/);
+  const end = at + 1 + length;
+  if (length <= 0 || isSpace(text[end - 1]) || /\d/.test(text[end + 1] ?? "")) return null;
+  const source = text.slice(at + 1, end);
+  return { nodes: [formula(source, false) ?? element("code", { text: `$${source}$` })], end: end + 1 };
+};
+
+const backslashAt = (text, at) => {
+  const next = text[at + 1] ?? "";
+  const found = next === "(" ? formulaBetween(text, at, "\\(", "\\)", false) : next === "[" ? formulaBetween(text, at, "\\[", "\\]", true) : null;
+  return found ?? (PUNCTUATION.test(next) ? { nodes: [document.createTextNode(next)], end: at + 2 } : null);
+};
+
 const markAt = (text, at, open, depth) => {
   switch (text[at]) {
+    case "\n": return { nodes: [element("br")], end: at + 1 };
+    case "$": return dollarsAt(text, at);
+    case "\\": return backslashAt(text, at);
     case "`": return codeAt(text, at, open);
     case "!": case "[": return linkAt(text, at, depth);
     case "*": return betweenAt(text, at, "**", "strong", depth) ?? betweenAt(text, at, "*", "em", depth);
@@ -100,7 +125,7 @@ const inline = (text, depth = 0) => {
   if (depth >= MAX_DEEP) return [document.createTextNode(text)];
   const nodes = [], open = new Set();
   let from = 0, at = 0;
-  for (;;) {
+  while (nodes.length < MAX_NODES) {
     SPECIAL.lastIndex = at;
     const next = SPECIAL.exec(text);
     if (!next) break;
@@ -116,22 +141,6 @@ const inline = (text, depth = 0) => {
   }
   if (from < text.length) nodes.push(document.createTextNode(text.slice(from)));
   return nodes;
-};
-
-const lines = (text) => {
-  const nodes = [];
-  text.split("\n").forEach((line, i) => {
-    if (i) nodes.push(element("br"));
-    nodes.push(...inline(line));
-  });
-  return nodes;
-};
-
-const copied = async (button, text) => {
-  const before = button.textContent;
-  try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; }
-  catch { button.textContent = "Copying is not allowed here"; }
-  setTimeout(() => { button.textContent = before; }, 1500);
 };
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
@@ -169,7 +178,7 @@ const code = (source) => {
   const button = element("button", { type: "button", text: "Copy" });
   button.addEventListener("click", () => copied(button, text));
   const title = element("div", { className: "title" }, element("span", { text: language || "text" }), button);
-  const pre = element("pre", { tabIndex: 0, "aria-label": `Code, ${language || "text"}` }, element("code", { text }));
+  const pre = element("pre", { tabIndex: 0, "aria-label": `Code, ${language || "text"}` }, element("code", {}, ...coloured(text, language, !closed)));
   return element("div", { className: "code" }, title, pre);
 };
 
@@ -182,23 +191,31 @@ const table = (rows) => {
   return element("div", { className: "wide-table", tabIndex: 0 }, made);
 };
 
-const items = (rows) => {
-  const stack = [];
+// The rows of each item as one text, with its sign and how far it is indented.
+const itemTexts = (rows) => {
+  const all = [];
   for (const row of rows) {
     const found = ITEM.exec(row);
-    if (!found) { stack[stack.length - 1]?.last.append(document.createTextNode(" "), ...inline(row.trim())); continue; }
-    const [, space, sign, rest] = found;
-    while (stack.length > 1 && space.length < stack[stack.length - 1].indent) stack.pop();
+    if (found) all.push({ indent: found[1].length, sign: found[2], text: found[3] });
+    else all[all.length - 1].text += ` ${row.trim()}`;
+  }
+  return all;
+};
+
+const items = (rows) => {
+  const stack = [];
+  for (const { indent, sign, text } of itemTexts(rows)) {
+    while (stack.length > 1 && indent < stack[stack.length - 1].indent) stack.pop();
     let top = stack[stack.length - 1];
-    if (!top || (space.length > top.indent + 1 && stack.length < 8)) {
+    if (!top || (indent > top.indent + 1 && stack.length < 8)) {
       const ordered = /\d/.test(sign);
       const list = element(ordered ? "ol" : "ul");
       if (ordered) list.start = parseInt(sign, 10);
       top?.last.append(list);
-      top = { list, indent: space.length, last: null };
+      top = { list, indent, last: null };
       stack.push(top);
     }
-    top.last = element("li", {}, ...inline(rest));
+    top.last = element("li", {}, ...inline(text));
     top.list.append(top.last);
   }
   return stack[0].list;
@@ -218,10 +235,10 @@ const block = (source, depth = 0) => {
   if (ITEM.test(rows[0])) return items(rows);
   const begins = rows.findIndex((row) => ITEM.test(row));
   if (begins > 0) {
-    const before = element("p", {}, ...lines(rows.slice(0, begins).join("\n")));
+    const before = element("p", {}, ...inline(rows.slice(0, begins).join("\n")));
     return element("div", {}, before, items(rows.slice(begins)));
   }
-  return element("p", {}, ...lines(source));
+  return element("p", {}, ...inline(source));
 };
 
 // Shows a text in `into`. What was shown of it already stays, so that a growing text costs its last block only.
@@ -235,4 +252,4 @@ const show = (into, text) => {
   into.shown = wanted;
 };
 
-Object.assign(Alight, { element, show, copied });
+Object.assign(Alight, { show });

@@ -18,10 +18,18 @@ use sha2::{Digest, Sha256};
 use crate::http::{self, Answered, Call, Reply};
 
 /// The scripts, in order of dependency.
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 13] = [
+    include_str!("dom.js"),
+    include_str!("colours.js"),
+    include_str!("math.js"),
     include_str!("markdown.js"),
+    include_str!("conversation.js"),
+    include_str!("tabs.js"),
     include_str!("conversations.js"),
     include_str!("stream.js"),
+    include_str!("answers.js"),
+    include_str!("messages.js"),
+    include_str!("list.js"),
     include_str!("memory.js"),
     include_str!("page.js"),
 ];
@@ -125,9 +133,10 @@ mod tests {
         ] {
             assert!(!html.contains(word), "{word}");
         }
-        // The only address is the namespace of the icon's picture.
-        assert_eq!(html.matches("://").count(), 1);
+        // The only addresses are namespaces: of the icon's picture, and of formulas.
+        assert_eq!(html.matches("://").count(), 2);
         assert!(html.contains("xmlns='http://www.w3.org/2000/svg'"));
-        assert!(html.len() < 96 << 10, "{} bytes", html.len());
+        assert!(html.contains("\"http://www.w3.org/1998/Math/MathML\""));
+        assert!(html.len() < 128 << 10, "{} bytes", html.len());
     }
 }

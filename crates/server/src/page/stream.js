@@ -43,9 +43,9 @@ const stream = async (path, body, signal, each) => {
       if (!event.startsWith("data: ")) continue;
       const data = event.slice(6);
       if (data === "[DONE]") { ended = true; break; }
-      const told = JSON.parse(data);
-      if (told.error) throw new Error(told.error.message);
-      each(told);
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Error(chunk.error.message);
+      each(chunk);
     }
   }
 };

@@ -1,8 +1,8 @@
 //! The descriptions, one for each family.
 
 use super::{
-    Calls, Elements, Field, Form, Format, History, Ids, Literal, Named, Notation, Object, Pair,
-    Tagged, ValueTypes,
+    Calls, Elements, Field, Form, Format, Header, Literal, Named, Notation, Object, Pair, Tagged,
+    ValueTypes,
 };
 
 /// The description of a format.
@@ -32,6 +32,9 @@ pub(super) fn notation(format: Format) -> &'static Notation {
         Format::Apertus => &APERTUS,
         Format::Solar => &SOLAR,
         Format::MiniCpm5 => &MINICPM5,
+        Format::GigaChat => &GIGACHAT,
+        Format::Muse => &MUSE,
+        Format::Inkling => &INKLING,
     }
 }
 
@@ -49,23 +52,21 @@ const NO_CALLS: Calls = Calls {
     bare: &[],
     bare_lines: false,
     unmarked: false,
+    markless: false,
     in_thinking: false,
     ids: false,
 };
 
 /// A description of thinking in `<think>`, for others to start from.
 const BASE: Notation = Notation {
+    header: None,
     thinking: &[THINK],
     thinking_anywhere: false,
     answer: &[],
     calls: NO_CALLS,
-    history: ANY,
+    ordered_results: false,
     tokens: &["<think>", "</think>"],
 };
-
-/// Templates that iterate over the arguments, or write them as JSON themselves, are the rule.
-const ANY: History =
-    History { ids: Ids::Any, one_call: false, ordered_results: false, arguments_are_objects: true };
 
 const JSON: Form = Form::Object(OBJECT);
 
@@ -105,7 +106,20 @@ const ARG_KEY: Tagged = Tagged {
     types: ValueTypes::Unwritten,
 };
 
-const PLAIN: Notation = Notation { thinking: &[], tokens: &[], ..BASE };
+const PLAIN: Notation = Notation {
+    thinking: &[],
+    calls: Calls {
+        opens: &["<tool_call>"],
+        closes: &["</tool_call>"],
+        forms: &[JSON],
+        bare: &["{\"name\""],
+        bare_lines: true,
+        unmarked: true,
+        ..NO_CALLS
+    },
+    tokens: &[],
+    ..BASE
+};
 
 const CHAT_ML: Notation = Notation {
     // ERNIE's and Granite's answers after thinking.
@@ -171,7 +185,6 @@ const MISTRAL: Notation = Notation {
         ..NO_CALLS
     },
     tokens: &["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<think>", "</think>"],
-    history: History { ids: Ids::Nine, arguments_are_objects: false, ..ANY },
     ..BASE
 };
 
@@ -323,12 +336,16 @@ const DSML: Notation = Notation {
             "<｜DSML｜tool_calls>",
             "<|DSML|function_calls>",
             "<|DSML|tool_calls>",
+            "<｜DSML｜ calls>",
+            "<｜DSML｜ tool_calls>",
         ],
         closes: &[
             "</｜DSML｜function_calls>",
             "</｜DSML｜tool_calls>",
             "</|DSML|function_calls>",
             "</|DSML|tool_calls>",
+            "</｜DSML｜ calls>",
+            "</｜DSML｜ tool_calls>",
         ],
         forms: &[
             Form::Tagged(INVOKE),
@@ -340,12 +357,20 @@ const DSML: Notation = Notation {
                 close: "</|DSML|invoke>",
                 ..INVOKE
             }),
+            // With the blank of V4.1.
+            Form::Tagged(Tagged {
+                open: "<｜DSML｜ invoke name=",
+                key_open: "<｜DSML｜ parameter name=",
+                value_closes: &["</｜DSML｜ parameter>"],
+                close: "</｜DSML｜ invoke>",
+                ..INVOKE
+            }),
         ],
-        bare: &["<｜DSML｜invoke name=", "<|DSML|invoke name="],
+        bare: &["<｜DSML｜invoke name=", "<|DSML|invoke name=", "<｜DSML｜ invoke name="],
         ..NO_CALLS
     },
     tokens: &["<think>", "</think>", "｜DSML｜"],
-    history: History { ordered_results: true, ..ANY },
+    ordered_results: true,
     ..BASE
 };
 
@@ -375,7 +400,6 @@ const KIMI: Notation = Notation {
         "<|tool_call_argument_begin|>",
         "<|tool_call_end|>",
     ],
-    history: History { ids: Ids::Counted, arguments_are_objects: false, ..ANY },
     ..BASE
 };
 
@@ -466,10 +490,10 @@ const LLAMA: Notation = Notation {
         bare: &["{\"name\"", "{\"type\"", "<function="],
         bare_lines: true,
         unmarked: true,
+        markless: true,
         ..NO_CALLS
     },
     tokens: &["<think>", "</think>", "<|python_tag|>", "<|python_start|>", "<|python_end|>"],
-    history: History { one_call: true, ..ANY },
     ..BASE
 };
 
@@ -646,5 +670,92 @@ const MINICPM5: Notation = Notation {
         ..NO_CALLS
     },
     tokens: &["<think>", "</think>"],
+    ..BASE
+};
+
+const GIGACHAT: Notation = Notation {
+    calls: Calls {
+        // The second as the template of the first models has it, whose call is a message of its own.
+        opens: &[
+            "<|function_call|>",
+            "<|message_sep|>\n\nfunction call<|role_sep|>",
+            "function call<|role_sep|>",
+        ],
+        forms: &[JSON],
+        ..NO_CALLS
+    },
+    tokens: &["<think>", "</think>", "<|function_call|>", "<|message_sep|>", "<|role_sep|>"],
+    ..BASE
+};
+
+const MUSE: Notation = Notation {
+    header: Some(Header {
+        start: "<|start|>assistant",
+        open: " to=",
+        close: "<|message|>",
+        keeps_close: false,
+        end: "<|eom|>",
+    }),
+    thinking: &[
+        pair(" to=self<|message|>", "<|eom|>"),
+        pair("<|start|>assistant to=self<|message|>", "<|eom|>"),
+    ],
+    answer: &[
+        pair(" to=user<|message|>", "<|eom|>"),
+        pair("<|start|>assistant to=user<|message|>", "<|eom|>"),
+    ],
+    calls: Calls {
+        opens: &["<atem:function_calls>"],
+        closes: &["</atem:function_calls>"],
+        forms: &[Form::Tagged(Tagged {
+            open: "<atem:invoke name=",
+            name_close: ">",
+            key_open: "<atem:parameter name=",
+            key_close: ">",
+            value_open: "",
+            value_closes: &["</atem:parameter>"],
+            close: "</atem:invoke>",
+            newlines: false,
+            cdata: false,
+            wraps: &[],
+            types: ValueTypes::Unwritten,
+        })],
+        bare: &["<atem:invoke name="],
+        ..NO_CALLS
+    },
+    tokens: &["<|start|>", "<|message|>", "<|eom|>"],
+    ..BASE
+};
+
+const INKLING: Notation = Notation {
+    // A message that calls a tool may have its name before the kind of its content.
+    header: Some(Header {
+        start: "",
+        open: "<|message_model|>",
+        close: "<|content_",
+        keeps_close: true,
+        end: "<|end_message|>",
+    }),
+    thinking: &[pair("<|content_thinking|>", "<|end_message|>")],
+    thinking_anywhere: true,
+    answer: &[pair("<|content_text|>", "<|end_message|>")],
+    calls: Calls {
+        opens: &["<|content_invoke_tool_json|>"],
+        closes: &["<|end_message|>", "<|content_model_end_sampling|>"],
+        forms: &[Form::Object(Object {
+            arguments: &["args", "arguments", "parameters"],
+            ..OBJECT
+        })],
+        in_thinking: true,
+        ..NO_CALLS
+    },
+    tokens: &[
+        "<|message_model|>",
+        "<|content_thinking|>",
+        "<|content_text|>",
+        "<|content_invoke_tool_json|>",
+        "<|end_message|>",
+        "<|content_model_end_sampling|>",
+    ],
     ..BASE
 };

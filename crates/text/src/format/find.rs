@@ -19,7 +19,13 @@ const fn clue(
 }
 
 /// The families, the most particular marks first: the first row that fits wins.
-const CLUES: [Clue; 24] = [
+const CLUES: [Clue; 27] = [
+    clue(Format::Inkling, &[&["<|content_invoke_tool_json|>"]], &["<|content_invoke_tool_json|>"]),
+    clue(
+        Format::GigaChat,
+        &[&["<|function_call|>", "<|role_sep|>"], &["function call", "<|role_sep|>"]],
+        &["<|function_call|>", "<|role_sep|>"],
+    ),
     clue(Format::MiniMax3, &[&["]<]minimax[>["]], &["]<]minimax[>["]),
     clue(Format::MiniMax, &[&["<minimax:tool_call>"]], &["<minimax:tool_call>"]),
     clue(Format::Dsml, &[&["DSML"]], &["｜DSML｜"]),
@@ -50,6 +56,8 @@ const CLUES: [Clue; 24] = [
     clue(Format::ToolCalls, &[&["<tool_calls>"]], &["<tool_calls>"]),
     clue(Format::Apertus, &[&["<|tools_prefix|>"]], &["<|tools_prefix|>"]),
     clue(Format::Solar, &[&["<|tool_call:begin|>"]], &["<|tool_call:begin|>"]),
+    // JSON in these tags.
+    clue(Format::ChatMl, &[&["<function=", "</function>"]], &[]),
     clue(Format::Llama, &[&["<|python_tag|>"], &["ipython"]], &[]),
     clue(Format::ChatMl, &[&["<tool_call>"], &["<think>"], &["</think>"]], &["<think>"]),
     // Vocabularies of bases, on which other families are built: they count last.
@@ -72,6 +80,9 @@ impl Format {
     /// where the template names no marks. Two families are known by their vocabulary first, because no other model has these tokens.
     pub(crate) fn of(template: Option<&str>, token: impl Fn(&str) -> bool) -> Format {
         let all = |texts: &[&str]| texts.iter().all(|text| token(text));
+        if template.is_some_and(|template| template.contains("<atem:function_calls>")) {
+            return Format::Muse;
+        }
         if all(&["<|channel|>", "<|message|>"]) {
             return Format::Harmony;
         }
@@ -123,6 +134,10 @@ mod tests {
             ("<tool_call>\\n{\"name\"", Format::ChatMl),
             ("<param name='<function name='", Format::MiniCpm5),
             ("<ifm|tool_call>", Format::Horizon),
+            ("<|role_sep|> function call", Format::GigaChat),
+            ("<atem:function_calls>", Format::Muse),
+            ("<|message_model|><|content_invoke_tool_json|>", Format::Inkling),
+            ("ipython <function=f>{}</function>", Format::ChatMl),
             ("{{ messages }}", Format::Plain),
         ] {
             assert_eq!(written(template), format, "{template}");
@@ -148,7 +163,12 @@ mod tests {
         assert!(found > 40, "{found} of the templates are in the folder");
     }
 
-    const PUBLISHED: [(&str, Format); 63] = [
+    const PUBLISHED: [(&str, Format); 68] = [
+        ("GigaChat3-10B-A1.8B", Format::GigaChat),
+        ("GigaChat3.1-10B-A1.8B", Format::GigaChat),
+        ("llm-jp-llm-jp-4.1-8b-thinking", Format::Harmony),
+        ("meetkai-functionary-medium-v3.1", Format::ChatMl),
+        ("muse-glimmer", Format::Muse),
         ("Apertus-8B-Instruct", Format::Apertus),
         ("Apriel-1.6-15b-Thinker-fixed", Format::ToolCalls),
         ("Bielik-11B-v3.0-Instruct", Format::ChatMl),

@@ -3,6 +3,7 @@
 //!
 //! A family is one constant in `families`, and one row of the table that recognises it.
 
+mod example;
 mod families;
 mod find;
 
@@ -12,7 +13,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// None are known: all of it is the answer.
+    /// None are known: all of it is the answer, except calls as such a model is asked to write them: `<tool_call>` around JSON.
     Plain,
     /// `<tool_call>` around JSON (Qwen, Hermes, Granite 4) or around `<function=NAME><parameter=KEY>…` (Qwen3-Coder, Qwen 3.5,
     /// Nemotron 3, Step), and `<think>…</think>`.
@@ -61,11 +62,17 @@ pub enum Format {
     Solar,
     /// `<function name="NAME"><param name="KEY">…`: MiniCPM5.
     MiniCpm5,
+    /// `<|function_call|>{"name": …}`: GigaChat 3.
+    GigaChat,
+    /// ` to=NAME<|message|><atem:function_calls><atem:invoke name="NAME">`: Muse Glimmer.
+    Muse,
+    /// `<|content_invoke_tool_json|>{"name": …, "args": …}<|end_message|>`: Inkling.
+    Inkling,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 24] = [
+    pub const ALL: [Format; 27] = [
         Format::Plain,
         Format::ChatMl,
         Format::Harmony,
@@ -90,6 +97,9 @@ impl Format {
         Format::Apertus,
         Format::Solar,
         Format::MiniCpm5,
+        Format::GigaChat,
+        Format::Muse,
+        Format::Inkling,
     ];
 
     /// The description of this format.
@@ -112,9 +122,26 @@ pub struct Pair {
     pub close: &'static str,
 }
 
+/// The header of a message with the name of whom it is for, or of the tool that it calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The text before it, where a message precedes it in the same answer.
+    pub start: &'static str,
+    /// The text before the name.
+    pub open: &'static str,
+    /// The text after the name.
+    pub close: &'static str,
+    /// True if that text belongs to what follows.
+    pub keeps_close: bool,
+    /// The end of the message.
+    pub end: &'static str,
+}
+
 /// How a family of models writes thinking, answers and calls.
 #[derive(Debug)]
 pub struct Notation {
+    /// The header of a message, where it names more than thinking or the answer.
+    pub header: Option<Header>,
     /// The marks of thinking.
     pub thinking: &'static [Pair],
     /// True if thinking may also begin after answer text.
@@ -123,34 +150,10 @@ pub struct Notation {
     pub answer: &'static [Pair],
     /// How calls are written.
     pub calls: Calls,
-    /// How the template wants them again.
-    pub history: History,
+    /// True if the results of calls must stand in the order of the calls, because the template writes them without their ids.
+    pub ordered_results: bool,
     /// The spellings that the parser must see, even where they are control tokens.
     pub tokens: &'static [&'static str],
-}
-
-/// The rules of a family's template for earlier turns, in addition to messages as OpenAI's API has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
-    /// The ids of calls.
-    pub ids: Ids,
-    /// True if a message may have one call only: others must follow in messages of their own.
-    pub one_call: bool,
-    /// True if the results must stand in the order of the calls.
-    pub ordered_results: bool,
-    /// True if arguments must be an object and not text.
-    pub arguments_are_objects: bool,
-}
-
-/// The ids of calls that a template takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ids {
-    /// Any, or none.
-    Any,
-    /// Nine letters or digits.
-    Nine,
-    /// `functions.NAME:0`, counted through the conversation.
-    Counted,
 }
 
 /// How a family of models writes calls.
@@ -168,6 +171,8 @@ pub struct Calls {
     pub bare_lines: bool,
     /// True if an answer may begin with a call without any mark. It is taken as one if the name is that of a known tool.
     pub unmarked: bool,
+    /// True if that is how the template writes them.
+    pub markless: bool,
     /// True if models call a known tool from thinking that they have not ended. The call ends it.
     pub in_thinking: bool,
     /// True if the ids that the model gives its calls must be handed to the client: they are fed back as they were.

@@ -447,6 +447,79 @@ const TEXTS: &[(Format, &str, &str, &[&str])] = &[
         "<|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.<|end|>",
         &["T:Hm.", "A:Yes."],
     ),
+    // DeepSeek V4.1: a blank in each tag; without the mark of all calls.
+    (
+        Format::Dsml,
+        "<think>",
+        "Hm.</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" string=\"true\">1.50</｜DSML｜ parameter>y</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"b\" string=\"false\">2</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n<｜DSML｜ invoke name=\"g\">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+        &["T:Hm.", "C:f {\"a\":\"1.50</｜DSML｜ parameter>y\",\"b\":2}", "C:g {}"],
+    ),
+    (
+        Format::Dsml,
+        "",
+        "Ok.\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" string=\"true\">x</｜DSML｜ parameter>\n</｜DSML｜ invoke>",
+        &["A:Ok.", "C:f {\"a\":\"x\"}"],
+    ),
+    // GigaChat 3.1, 3.
+    (
+        Format::GigaChat,
+        "",
+        "Ok.<|function_call|>{\"name\": \"f\", \"arguments\": {\"b\": 1}}",
+        &["A:Ok.", "C:f {\"b\": 1}"],
+    ),
+    (
+        Format::GigaChat,
+        "",
+        "Ok.<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"g\", \"arguments\": {}}",
+        &["A:Ok.", "C:g {}"],
+    ),
+    // Muse Glimmer: headers, with and without what precedes them; without a header; a call without its mark.
+    (
+        Format::Muse,
+        "<|start|>assistant",
+        " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Ok, to=f it is.<|eom|><|start|>assistant to=f<|message|><atem:function_calls>\n<atem:invoke name=\"f\">\n<atem:parameter name=\"a\">1.50</atem:parameter>\n<atem:parameter name=\"d\">[1, 2]</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=g<|message|><atem:function_calls>\n<atem:invoke name=\"g\">\n</atem:invoke>\n</atem:function_calls>",
+        &["T:Hm.", "A:Ok, to=f it is.", "C:f {\"a\":\"1.50\",\"d\":[1, 2]}", "C:g {}"],
+    ),
+    (
+        Format::Muse,
+        "<|start|>assistant",
+        " to=f<|message|><atem:function_calls><atem:invoke name=\"f\"><atem:parameter name=\"code\">x</atem:parameter>\ny</atem:parameter></atem:invoke></atem:function_calls>",
+        &["C:f {\"code\":\"x</atem:parameter>\\ny\"}"],
+    ),
+    (
+        Format::Muse,
+        "<|start|>assistant",
+        "I look.\n<atem:invoke name=\"f\">\n<atem:parameter name=\"a\">x</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
+        &["A:I look.", "C:f {\"a\":\"x\"}"],
+    ),
+    (Format::Muse, "<|start|>assistant", " to=f is no header.", &["A: to=f is no header."]),
+    // Inkling: typed blocks in any order; the name before a block; the arguments first; a call in thinking.
+    (
+        Format::Inkling,
+        "<|message_model|>",
+        "<|content_thinking|>Hm.<|end_message|><|message_model|><|content_text|>Ok.<|end_message|><|message_model|>f<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"b\": 1}}<|end_message|><|message_model|><|content_invoke_tool_json|>{\"args\": {}, \"name\": \"g\"}<|end_message|>",
+        &["T:Hm.", "A:Ok.", "C:f {\"b\": 1}", "C:g {}"],
+    ),
+    (
+        Format::Inkling,
+        "<|message_model|>",
+        "f<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"a\": \"<|end_message|>\"}}<|end_message|>",
+        &["C:f {\"a\": \"<|end_message|>\"}"],
+    ),
+    (
+        Format::Inkling,
+        "",
+        "<|content_thinking|>Hm.<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"b\": 1}}<|end_message|>",
+        &["T:Hm.", "C:f {\"b\": 1}"],
+    ),
+    // A family that is not known.
+    (
+        Format::Plain,
+        "",
+        "Ok.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        &["A:Ok.", "C:f {\"b\": 1}", "C:g {}"],
+    ),
+    (Format::Plain, "", "{\"name\": \"f\", \"arguments\": {\"b\": 1}}", &["C:f {\"b\": 1}"]),
     (
         Format::MiniCpm5,
         "",
@@ -460,7 +533,7 @@ fn calls_of_every_family() {
     for (format, prompt, text, expected) in TEXTS {
         assert_eq!(read_after(*format, prompt, text), *expected, "{format:?} {text}");
     }
-    for format in Format::ALL.into_iter().filter(|format| *format != Format::Plain) {
+    for format in Format::ALL {
         let calls = TEXTS.iter().filter(|(of, _, _, parts)| {
             *of == format && parts.iter().any(|part| part.starts_with("C:"))
         });
@@ -602,6 +675,10 @@ fn an_unknown_tool_is_called_once_the_call_is_whole() {
         (Format::Llama, "<|python_tag|>f(1)"),
         (Format::Lfm2, "<|tool_call_start|>[f(\"x\")]<|tool_call_end|>"),
         (Format::Gemma4, "<|tool_call>call:f{oops}<tool_call|>"),
+        (Format::Plain, "<tool_call>{\"name\": \"unknown\", \"arguments\": {\"a\": "),
+        (Format::Muse, "<atem:function_calls> and <atem:invoke name=\"x\"></atem:invoke>"),
+        (Format::Inkling, "<|content_invoke_tool_json|>{}"),
+        (Format::GigaChat, "<|function_call|>[]"),
     ] {
         let parts = spans(parser(format, "").in_pieces(), text, || 1);
         assert!(parts.iter().all(|(part, _)| *part == Part::Answer), "{format:?} {parts:?}");
@@ -661,6 +738,11 @@ fn values_are_typed_by_the_schema_in_every_notation_without_types() {
             "</parameter></invoke></minimax:tool_call>",
         ),
         (Format::MiniCpm5, "<function name=\"f\"><param name=\"KEY\">", "</param></function>"),
+        (
+            Format::Muse,
+            "<atem:function_calls><atem:invoke name=\"f\"><atem:parameter name=\"KEY\">",
+            "</atem:parameter></atem:invoke></atem:function_calls>",
+        ),
     ] {
         for (key, value, json) in [
             ("a", "1.50", "\"1.50\""),

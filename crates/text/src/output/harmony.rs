@@ -84,6 +84,14 @@ impl Harmony {
         }
     }
 
+    pub(super) fn open_thinking(&self) -> Option<&'static str> {
+        matches!(self.state, HarmonyState::Message(Part::Thinking)).then_some(ENDS[0])
+    }
+
+    pub(super) fn may_think(&self) -> bool {
+        matches!(self.state, HarmonyState::Header)
+    }
+
     pub(super) fn set_tools(&mut self, tools: Tools) {
         self.tools = Some(tools);
     }

@@ -10,11 +10,14 @@ use super::json::{Arguments, Ends, JsonReader, Open, Tail, within};
 use super::literals::Values;
 use super::params::{Around, Params, Took};
 use super::schema::Tools;
-use super::{Part, certain, earliest};
-use crate::format::{Calls, Form, Format, Notation, Object, Pair};
+use super::{Part, certain, earliest, floor};
+use crate::format::{Calls, Form, Format, Header, Notation, Object, Pair};
 
 /// The number of newlines before a mark that belong to it.
 const NEWLINES: [&str; 3] = ["", "\n", "\n\n"];
+
+/// The maximum number of bytes of a header.
+const MAX_HEADER: usize = 128;
 
 /// The meaning of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ enum Meaning {
     Open(&'static Pair),
     /// It ends.
     Close,
+    /// A header begins, whose name does not matter.
+    Header(&'static Header),
     /// Nothing: the end of a call that has ended.
     Stray,
 }
@@ -58,10 +63,36 @@ fn marks(text: &str, meaning: Meaning) -> impl Iterator<Item = Mark> {
     })
 }
 
+/// The marks with which a header begins: with the end of the message before it, and alone.
+fn headers(notation: &'static Notation) -> impl Iterator<Item = Mark> {
+    notation.header.iter().flat_map(|header| {
+        let with_start =
+            (!header.start.is_empty()).then(|| format!("{}{}", header.start, header.open));
+        let texts = [Some(header.open.to_owned()), with_start];
+        texts.into_iter().flatten().flat_map(|text| {
+            let all: Vec<Mark> = marks(&text, Meaning::Header(header)).collect();
+            all
+        })
+    })
+}
+
 /// The marks of calls.
 fn called(marks: &[Mark]) -> impl Iterator<Item = Mark> {
     let is_call = |mark: &&Mark| matches!(mark.meaning, Meaning::Call | Meaning::Bare);
     marks.iter().filter(is_call).cloned()
+}
+
+/// The length of the rest of a header.
+fn header_len(header: &Header, text: &str, last: bool) -> Result<usize, Open> {
+    let end = floor(text, MAX_HEADER);
+    let close = if header.keeps_close { 0 } else { header.close.len() };
+    match text[..end].find(header.close) {
+        Some(at) if !text[..at].contains(char::is_whitespace) => Ok(at + close),
+        None if !last && end == text.len() && !text.contains(char::is_whitespace) => {
+            Err(Open::More)
+        }
+        _ => Err(Open::No),
+    }
 }
 
 /// True if `text` is the beginning of a mark, and not all of it.
@@ -116,10 +147,14 @@ pub(super) struct Machine {
     to_call: Vec<Mark>,
     /// Marks in thinking.
     to_answer: Vec<Mark>,
+    /// The mark that ends the last thinking.
+    close: &'static str,
     /// The number of newlines that still belong to the previous mark.
     newlines: u32,
     /// Answer text has begun. An answer may mention `<think>` without opening it.
     begun: bool,
+    /// The header that the prompt has begun.
+    header: Option<&'static Header>,
 }
 
 impl Machine {
@@ -135,9 +170,10 @@ impl Machine {
             notation.thinking.iter().flat_map(|pair| marks(pair.open, Meaning::Think(pair)));
         let thinking: Vec<Mark> = thinking.collect();
         let answer = notation.answer.iter().flat_map(|pair| marks(pair.open, Meaning::Open(pair)));
-        let strays = calls.closes.iter().flat_map(|text| marks(text, Meaning::Stray));
+        let ends = notation.header.iter().map(|header| &header.end);
+        let strays = calls.closes.iter().chain(ends).flat_map(|text| marks(text, Meaning::Stray));
         let any = thinking.iter().chain(&to_call).cloned();
-        let to_any = any.chain(answer).chain(strays).collect();
+        let to_any = any.chain(answer).chain(strays).chain(headers(notation)).collect();
         if notation.thinking_anywhere {
             to_call.extend(thinking);
         }
@@ -150,8 +186,10 @@ impl Machine {
             to_any,
             to_call,
             to_answer: Vec::new(),
+            close: "",
             newlines: 0,
             begun: false,
+            header: notation.header.as_ref().filter(|header| prompt_end.ends_with(header.open)),
         };
         if let Some(pair) = opened {
             machine.think(pair);
@@ -200,8 +238,16 @@ impl Machine {
         out.end();
     }
 
+    pub(super) fn open_thinking(&self) -> Option<&'static str> {
+        matches!(self.state, State::Thinking).then_some(self.close)
+    }
+
+    pub(super) fn may_think(&self) -> bool {
+        matches!(self.state, State::Answer) && (!self.begun || self.notation.thinking_anywhere)
+    }
+
     fn think(&mut self, pair: &'static Pair) {
-        (self.state, self.newlines) = (State::Thinking, 1);
+        (self.state, self.newlines, self.close) = (State::Thinking, 1, pair.close);
         self.to_answer = marks(pair.close, Meaning::Answer).collect();
         if self.notation.calls.in_thinking && self.tools.is_some() {
             self.to_answer.extend(called(&self.to_call));
@@ -225,6 +271,16 @@ impl Machine {
             return out.give(Part::Mark, &text[..1]);
         }
         self.newlines = 0;
+        if let Some(header) = self.header {
+            match header_len(header, text, last) {
+                Ok(0) | Err(Open::No) => self.header = None,
+                Ok(len) => {
+                    self.header = None;
+                    return out.give(Part::Mark, &text[..len]);
+                }
+                Err(Open::More) => return 0,
+            }
+        }
         let thinking = matches!(self.state, State::Thinking);
         if !thinking
             && !self.begun
@@ -271,8 +327,11 @@ impl Machine {
         }
         let marks = self.to_any.iter().filter(|mark| mark.lead == 0);
         let mut marks = marks.map(|mark| mark.text.as_str());
-        self.begun = !begun.is_empty()
-            && !marks.any(|mark| begun.starts_with(mark) || mark.starts_with(begun));
+        // A mark may begin with a blank.
+        let is_marked = |mark: &str| {
+            [text, begun].iter().any(|text| text.starts_with(mark) || mark.starts_with(text))
+        };
+        self.begun = !begun.is_empty() && !marks.any(is_marked);
         None
     }
 
@@ -302,6 +361,19 @@ impl Machine {
                 for known in [&mut self.to_any, &mut self.to_call] {
                     known.retain(|mark| mark.meaning != Meaning::Close);
                 }
+            }
+            Meaning::Header(header) => {
+                return match header_len(header, &text[len..], last) {
+                    Ok(more) => {
+                        self.newlines = 1;
+                        out.give(Part::Mark, &text[..len + more])
+                    }
+                    Err(Open::More) => 0,
+                    Err(Open::No) => {
+                        self.begun = true;
+                        out.give(part, &text[..len])
+                    }
+                };
             }
             Meaning::Stray => self.newlines = 2,
             Meaning::Call | Meaning::Bare => {

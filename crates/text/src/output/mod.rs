@@ -125,6 +125,22 @@ impl Parser {
         self
     }
 
+    /// The mark that ends the thinking in which the text so far ends.
+    pub fn open_thinking(&self) -> Option<&'static str> {
+        match &self.state {
+            ReaderState::Described(machine) => machine.open_thinking(),
+            ReaderState::Harmony(harmony) => harmony.open_thinking(),
+        }
+    }
+
+    /// True if thinking may begin after the text so far.
+    pub fn may_think(&self) -> bool {
+        match &self.state {
+            ReaderState::Described(machine) => machine.may_think(),
+            ReaderState::Harmony(harmony) => harmony.may_think(),
+        }
+    }
+
     /// Takes the next piece of text, and emits all that is certain now.
     pub fn push(&mut self, mut text: &str, each: &mut Each<'_>) {
         while !text.is_empty() {

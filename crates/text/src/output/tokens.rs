@@ -36,6 +36,11 @@ impl<V: Deref<Target = Vocabulary>> Reader<V> {
         self.decoder.take()
     }
 
+    /// True if the last character is incomplete.
+    pub fn is_in_character(&mut self) -> bool {
+        !self.decoder.buffer().is_empty()
+    }
+
     /// Returns the rest: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.decoder.finish()

@@ -212,7 +212,7 @@ impl ChatTemplate {
     ) -> Result<String, ChatError> {
         let time = Time::now();
         let mut context = context(messages, add_generation_prompt);
-        complete(&mut context, time, true);
+        complete(&mut context, time);
         self.render_context_at(&context, time)
     }
 
@@ -297,11 +297,7 @@ pub(crate) fn context(
 
 /// Adds the variables that llama-server gives to templates in addition to Hugging Face's, except those that the context
 /// has: the date, and whether the model may think.
-pub(crate) fn complete(
-    context: &mut serde_json::Map<String, serde_json::Value>,
-    time: Time,
-    thinking: bool,
-) {
+pub(crate) fn complete(context: &mut serde_json::Map<String, serde_json::Value>, time: Time) {
     let mut default = |name: &str, value: serde_json::Value| {
         context.entry(name).or_insert(value);
     };
@@ -309,7 +305,7 @@ pub(crate) fn complete(
     default("date_string", time.format("%d %b %Y").into());
     // llama.cpp's has the time of day as well. With it, no request of a conversation would begin like the one before.
     default("datetime", time.format("%b %d %Y").into());
-    default("enable_thinking", thinking.into());
+    default("enable_thinking", true.into());
 }
 
 /// Returns the size of a JSON value. Recurses as deep as values may nest.

@@ -204,7 +204,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     let mut costs = None;
     if !args.json {
         let line = "   memory   room   hits  read/token  reads/expert  wait/token  idle/token  prompt t/s  answer t/s   roof t/s\n";
-        output::report(line)?;
+        output::lines(line)?;
     }
     for memory in &args.memory {
         say::progress(&format!("{}: reading", units::bytes(*memory)));
@@ -219,7 +219,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         row.same_answer = *expected == tokens;
         match args.json {
             true => output::json(&row)?,
-            false => output::report(human(&row))?,
+            false => output::lines(&human(&row))?,
         }
         if !row.same_answer {
             return Err(Stop::Failed(anyhow!(
@@ -232,7 +232,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
             say::progress("");
             match (told, args.json) {
                 (Ok(told), true) => output::json(&told)?,
-                (Ok(told), false) => output::report(told.human())?,
+                (Ok(told), false) => output::lines(&told.human())?,
                 // If its group kills the process, that is a result for the map, and has no bearing on the slots.
                 (Err(error), _) => say::note(&format!("the map was not measured: {error:#}")),
             }
@@ -297,7 +297,9 @@ fn report_replay(trace: &ExpertTrace, costs: Option<Costs>, json: bool) -> Outco
         };
         match json {
             true => output::json(&row)?,
-            false => output::report(std::mem::take(&mut heading).to_owned() + &row.human(percent))?,
+            false => {
+                output::lines(&(std::mem::take(&mut heading).to_owned() + &row.human(percent)))?
+            }
         }
     }
     say::progress("");

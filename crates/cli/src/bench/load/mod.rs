@@ -134,7 +134,11 @@ pub fn main(args: &LoadArgs) -> Outcome {
         written.with_context(|| format!("cannot write '{}'", path.display()))?;
         new.commit().map_err(|e| anyhow!(e))?;
     }
-    if args.json { output::json(&report) } else { output::report(table::write(&report)) }
+    if args.json {
+        output::json(&report)
+    } else {
+        output::lines(&table::write(&report, output::columns()))
+    }
 }
 
 fn measure(

@@ -2,12 +2,13 @@
 
 use super::cells::State;
 use super::report::{CellReport, LoadReport, heading};
+use crate::layout::table::{Style, Table};
 use crate::terminal_text;
 use crate::units;
 use rusage::Summary;
 
 /// Writes the table.
-pub fn write(report: &LoadReport) -> String {
+pub fn write(report: &LoadReport, columns: Option<usize>) -> String {
     let mut text = format!(
         "{}, {}, a prompt of {} tokens; medians of {}\n",
         terminal_text::path(&report.model),
@@ -41,7 +42,7 @@ pub fn write(report: &LoadReport) -> String {
         let cells: Vec<&CellReport> = report.of_state(state).collect();
         if !cells.is_empty() {
             text.push('\n');
-            text += &of_state(state, &cells);
+            text += &of_state(state, &cells, columns);
         }
     }
     text
@@ -62,8 +63,8 @@ const HEAD: [&str; 12] = [
     "faults",
 ];
 
-fn of_state(state: State, cells: &[&CellReport]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned)];
+fn of_state(state: State, cells: &[&CellReport], columns: Option<usize>) -> String {
+    let mut table = Table::new(HEAD, 2, Style::Plain);
     for cell in cells {
         let ratio = |r: Option<f64>| r.map_or(String::new(), |r| format!("{r:.2}"));
         let bytes =
@@ -76,7 +77,7 @@ fn of_state(state: State, cells: &[&CellReport]) -> String {
         let time = |f: &dyn Fn(&Summary) -> f64| {
             cell.first_token_ms.as_ref().map_or("?".to_owned(), |s| units::ms(f(s)))
         };
-        rows.push([
+        table.row([
             cell.cell.variant.name().to_owned(),
             load,
             time(&|s| s.median),
@@ -91,21 +92,7 @@ fn of_state(state: State, cells: &[&CellReport]) -> String {
             format!("{} + {}", count(cell.minor_faults), count(cell.major_faults)),
         ]);
     }
-    let mut text = format!("{}\n", heading(state, cells));
-    let widths: Vec<usize> = (0..HEAD.len())
-        .map(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0))
-        .collect();
-    for row in &rows {
-        let mut line = String::new();
-        for (i, (value, &width)) in row.iter().zip(&widths).enumerate() {
-            // Names left-aligned, numbers right-aligned.
-            let value = if i < 2 { format!("{value:width$}") } else { format!("{value:>width$}") };
-            line += &value;
-            line += "  ";
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
+    let mut text = format!("{}\n{}", heading(state, cells), table.text(columns));
     for cell in cells.iter().filter(|c| !c.state_proven) {
         text += &format!(
             "{}: not proven {state}: {} of {} pages were cached before a run\n",
@@ -124,7 +111,7 @@ mod tests {
     #[test]
     fn every_cell_has_a_row_and_what_failed_is_said() {
         let mut report = some_report();
-        let text = super::write(&report);
+        let text = super::write(&report, None);
         assert_eq!(text.lines().filter(|l| l.starts_with("repack ")).count(), report.cells.len());
         assert!(text.contains("fio is not installed"), "{text}");
         assert!(!text.contains("not proven") && !text.contains("NOT"), "{text}");
@@ -135,7 +122,7 @@ mod tests {
         assert!(text.lines().all(|l| l.trim_end() == l && l.chars().count() < 160), "{text}");
         report.same_token = false;
         report.cells[0].state_proven = false;
-        let text = super::write(&report);
+        let text = super::write(&report, None);
         assert!(
             text.contains("NOT the same") && text.contains("mmap: not proven cold: 0 of 9"),
             "{text}"

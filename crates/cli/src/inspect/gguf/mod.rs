@@ -55,7 +55,7 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
             human::write(&model, View { canvas: Canvas::stdout(), tensors }, &mut text)?;
         }
     }
-    super::print(&maps, found, &text)
+    super::print(&maps, found, show, &text)
 }
 
 /// Returns all files of the model, and the locations of its tensors.

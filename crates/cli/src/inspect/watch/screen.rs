@@ -7,7 +7,7 @@ use super::parts::{PartKind, Watched};
 use crate::inspect::cached::{Canvas, bar, picture};
 use crate::inspect::parts::name;
 use crate::terminal_text;
-use crate::units;
+use crate::{layout, units};
 
 /// Columns and rows.
 #[derive(Clone, Copy, Debug)]
@@ -17,14 +17,10 @@ pub struct Size {
 }
 
 impl Size {
-    /// Returns the size of the terminal on standard output. If it reports 0, the default is used.
+    /// Returns the size of the terminal on standard output.
     pub fn of_stdout() -> Size {
-        let size = terminal_size::terminal_size_of(std::io::stdout());
-        let (columns, rows) = size.map_or((0, 0), |(w, h)| (usize::from(w.0), usize::from(h.0)));
-        Size {
-            columns: if columns == 0 { 80 } else { columns },
-            rows: if rows == 0 { 24 } else { rows },
-        }
+        let (columns, rows) = layout::size(std::io::stdout()).unwrap_or((80, 24));
+        Size { columns, rows }
     }
 }
 

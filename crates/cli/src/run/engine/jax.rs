@@ -53,7 +53,8 @@ pub struct JaxArgs {
 
     /// With --engine jax: compile again, and keep nothing for the next time
     #[arg(long)]
-    no_cache: bool,
+    #[serde(rename = "no_cache")]
+    no_compile_cache: bool,
 }
 
 /// Parses a number of devices.

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use alight_chat::grammar::Held as HeldTo;
-use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, SlotsReport};
+use alight_model::{Cancel, Finish, GenerateOptions, Model, SamplerOptions, SlotsReport};
 use alight_text::Vocabulary;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub use jax::{Jax, JaxArgs};
-pub use native::{Load, Native};
+pub use native::{Load, Native, STEP_TOKENS};
 
 use super::memory::Held;
 use super::sampling::ONLY_NATIVE;
@@ -42,6 +42,9 @@ pub trait Engine {
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Answered>;
 
+    /// Lets `cancel` end an answer early, with [`Finish::Interrupted`], also between two events. An engine that ignores it ends at the next event.
+    fn cancel_by(&mut self, _cancel: Cancel) {}
+
     /// Called after an answer, when the user is not waiting: saves the prompt, if it is worth keeping.
     fn keep(&mut self) {}
 
@@ -57,6 +60,8 @@ pub trait Engine {
 pub struct Request<'r> {
     /// The tokens of the whole conversation, at least one.
     pub prompt: &'r [u32],
+    /// The positions that it and its answer may have: no more than the engine was made for.
+    pub context: usize,
     /// The sampling options. The sequence of random draws continues from one answer to the next while this stays the same, unless
     /// the engine restarts it each time (JAX does).
     pub sampling: SamplerOptions,
@@ -92,10 +97,23 @@ pub struct About<'m> {
     pub vocabulary: &'m Vocabulary,
     /// The context size of the conversation.
     pub context: usize,
+    /// The most that it may become for a prompt that needs more.
+    pub max_context: usize,
     /// The context length that the model was trained for.
     pub trained: usize,
     /// The model, if this process loads its weights.
     pub model: Option<&'m Model>,
+}
+
+impl About<'_> {
+    /// Returns the context for a prompt of this number of tokens: the context size, or for a longer prompt as many more positions as that has,
+    /// if the most that it may become allows it.
+    pub fn context_for(&self, prompt: usize) -> usize {
+        match prompt < self.context {
+            true => self.context,
+            false => (prompt + self.context).min(self.max_context),
+        }
+    }
 }
 
 /// The data to report about an engine.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use alight_chat::grammar::Masks;
 use alight_model::{
-    Constraint, Finish, Model, PromptFolder, Sampler, SamplerOptions, Session, SessionOptions,
-    generate_constrained, reusable,
+    Cancel, Constraint, Finish, GenerateOptions, Model, ModelError, PromptFolder, Sampler,
+    SamplerOptions, Session, SessionOptions, generate_constrained, reusable,
 };
 use anyhow::anyhow;
 use serde::Serialize;
@@ -20,8 +20,8 @@ use crate::outcome::{Outcome, chain_of};
 use crate::prompt_cache::say_ignored;
 use crate::{say, units};
 
-/// Prompt tokens that are computed between two events.
-const STRIDE: usize = 512;
+/// Prompt tokens that are computed between two events, in one step.
+pub const STEP_TOKENS: usize = 512;
 /// A prompt is kept if at least this number of its tokens were not kept yet.
 const MIN_NEW: usize = 64;
 
@@ -105,16 +105,20 @@ impl<'m> Native<'m> {
         from: usize,
         request: &Request<'_>,
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
-    ) -> Outcome<Finish> {
+    ) -> Result<Finish, ModelError> {
         let Native { session, sampler, cached, masks, .. } = self;
+        if on_event(Event::Prompt { done: from }).is_break() {
+            return Ok(Finish::Interrupted);
+        }
         // The first mask is computed while the prompt is.
         let mut held = request.held.map(|held| masks.get_or_init(Masks::start).hold(held.clone()));
         let prompt = &request.prompt[from..];
         let room = session.context().saturating_sub(session.position());
         // A prompt that does not fit is passed to `generate` whole: its error has the right numbers.
-        let early = if prompt.len() <= room { (prompt.len() - 1) / STRIDE * STRIDE } else { 0 };
-        for piece in prompt[..early].chunks(STRIDE) {
-            session.prefill(piece).map_err(|e| anyhow!(e))?;
+        let early =
+            if prompt.len() <= room { (prompt.len() - 1) / STEP_TOKENS * STEP_TOKENS } else { 0 };
+        for piece in prompt[..early].chunks(STEP_TOKENS) {
+            session.prefill(piece)?;
             piece.iter().for_each(|&token| sampler.accept(token));
             if on_event(Event::Prompt { done: session.position() }).is_break() {
                 return Ok(Finish::Interrupted);
@@ -122,7 +126,7 @@ impl<'m> Native<'m> {
         }
         let rest = &prompt[early..];
         if request.limits.max_tokens == 0 {
-            session.prefill(rest).map_err(|e| anyhow!(e))?;
+            session.prefill(rest)?;
             return Ok(Finish::Length);
         }
         let mut on_token = |id| {
@@ -130,15 +134,25 @@ impl<'m> Native<'m> {
             on_event(Event::Token(id))
         };
         let held = held.as_mut().map(|held| held as &mut dyn Constraint);
-        let limits = &request.limits;
-        let generated = generate_constrained(session, sampler, rest, limits, held, &mut on_token);
-        Ok(generated.map_err(|e| anyhow!(e))?.finish)
+        // The last token takes no position.
+        let most = (request.context + 1).saturating_sub(request.prompt.len());
+        let max_tokens = request.limits.max_tokens.min(most);
+        let limits = GenerateOptions { max_tokens, ..request.limits };
+        let generated = generate_constrained(session, sampler, rest, &limits, held, &mut on_token)?;
+        Ok(match generated.finish {
+            Finish::Length if request.limits.max_tokens > most => Finish::ContextFull,
+            finish => finish,
+        })
     }
 }
 
 impl Engine for Native<'_> {
     fn ready(&mut self) -> Outcome {
         Ok(())
+    }
+
+    fn cancel_by(&mut self, cancel: Cancel) {
+        self.session.cancel_by(cancel);
     }
 
     fn answer(
@@ -158,7 +172,10 @@ impl Engine for Native<'_> {
         }
         self.cached.clear();
         self.cached.extend(request.prompt);
-        let finish = self.go_on(reused, request, on_event);
+        let finish = match self.go_on(reused, request, on_event) {
+            Err(ModelError::Cancelled) => Ok(Finish::Interrupted),
+            finish => finish.map_err(|e| anyhow!(e)),
+        };
         // Also after an error, these tokens have been computed.
         self.cached.truncate(self.session.position());
         Ok(Answered { finish: finish?, computed: request.prompt.len() - reused })

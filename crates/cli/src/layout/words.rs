@@ -17,11 +17,18 @@ pub struct Wrap {
 }
 
 impl Wrap {
-    /// Starts at the beginning of a line of a terminal with this number of columns. The last column stays free: with a character
-    /// in it, terminals differ in whether the cursor is in that column or after it.
+    /// Starts at the beginning of a line of a terminal of which this number of columns is written to.
     pub fn new(columns: usize) -> Wrap {
-        let width = columns.saturating_sub(1).max(1);
-        Wrap { width, column: 0, word: String::new(), word_width: 0 }
+        Wrap { width: columns, column: 0, word: String::new(), word_width: 0 }
+    }
+
+    /// Writes to this number of columns from now on. If it has changed, the terminal may have moved what is there already, which is left
+    /// as it is.
+    pub fn resize(&mut self, columns: usize) {
+        if columns != self.width {
+            (self.width, self.column) = (columns, self.column % columns);
+            (self.word_width, self.word) = (0, String::new());
+        }
     }
 
     /// Appends the output for the next piece of the text to `out`. It contains no control characters other than line breaks and
@@ -91,7 +98,7 @@ mod tests {
 
     /// Returns the lines that a terminal of this width shows for the pieces.
     fn shown(width: usize, pieces: &[&str]) -> Vec<String> {
-        let (mut wrap, mut out) = (Wrap::new(width + 1), String::new());
+        let (mut wrap, mut out) = (Wrap::new(width), String::new());
         pieces.iter().for_each(|piece| wrap.push(piece, &mut out));
         let mut lines = vec![String::new()];
         let mut rest = out.as_str();
@@ -109,6 +116,21 @@ mod tests {
         }
         assert!(lines.iter().all(|line| line.chars().count() <= width), "{lines:?}");
         lines
+    }
+
+    #[test]
+    fn another_width_counts_from_the_next_piece_on() {
+        let (mut wrap, mut out) = (Wrap::new(20), String::new());
+        wrap.push("one two thr", &mut out);
+        wrap.resize(20);
+        wrap.push("ee", &mut out);
+        // The cursor is in the fourth column of the second line, if the terminal has moved the end of the line there.
+        wrap.resize(9);
+        wrap.push(" four five", &mut out);
+        assert_eq!(
+            out,
+            "one two three four\nfive".replace("four\n", "four \u{8}").replace(" \u{8}", "\n")
+        );
     }
 
     #[test]

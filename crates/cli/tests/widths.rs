@@ -1,0 +1,142 @@
+//! Terminals of 40, 80 and 120 columns, as people have them: nothing is wider than the terminal, and a line that shows progress stays one.
+
+use std::path::Path;
+
+use alight_formats::GgmlType;
+
+use crate::support::pty::Pty;
+use crate::support::wild::{self, Spec};
+use crate::support::{command, write};
+
+const WIDTHS: [u16; 3] = [40, 80, 120];
+
+/// Runs it on a terminal of so many columns, and returns what it showed.
+fn shown(columns: u16, args: &[&str]) -> String {
+    // Nothing moves before the terminal has its size.
+    let mut program = command::<&str>(&[]);
+    program = {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "read go; exec \"$@\"", "sh"]).arg(program.get_program()).args(args);
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell
+    };
+    let mut terminal = Pty::start(program, None);
+    terminal.resize(columns);
+    terminal.send(b"go\r");
+    let status = terminal.end();
+    let text = terminal.text();
+    assert!(status.success(), "{args:?} at {columns}: {text}");
+    text.split_once('\n').expect("the line that was typed").1.to_owned()
+}
+
+/// Returns the pieces of a text that a terminal shows from the first column on, without styles.
+fn lines(text: &str) -> Vec<String> {
+    let plain = without_sequences(text);
+    plain.split(['\r', '\n']).map(str::to_owned).collect()
+}
+
+/// Removes the sequences that move the cursor or change a style. (A word that moves to the next line is first shown in the one before.)
+fn without_sequences(text: &str) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, sequence)) = rest.split_once("\x1b[") {
+        out.push_str(before);
+        let end = sequence.find(|c: char| c.is_ascii_alphabetic()).unwrap();
+        let (sequence, after) = sequence.split_at(end + 1);
+        if let Some(back) = sequence.strip_suffix('D') {
+            let kept = out.chars().count() - back.parse::<usize>().unwrap();
+            out = out.chars().take(kept).collect();
+        }
+        rest = after;
+    }
+    out + rest
+}
+
+#[track_caller]
+fn fits(columns: u16, args: &[&str], text: &str) {
+    for line in lines(text) {
+        let one_word = !line.trim().contains(' ');
+        let width = line.chars().count();
+        assert!(one_word || width <= usize::from(columns), "{args:?} at {columns}: {line:?}");
+    }
+}
+
+/// A model of some MB, which takes a moment.
+fn model(folder: &Path) -> String {
+    let spec =
+        Spec { embd: 256, ff: 1024, layers: 4, ty: GgmlType::F32, context: 4096, ..Spec::llama() };
+    wild::model_of(folder, spec)
+}
+
+#[test]
+fn nothing_is_wider_than_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let lines: String = (0..40).map(|i| format!("\"aaaa {i}\"\n")).collect();
+    let input = write(folder.path(), "in.jsonl", lines.as_bytes());
+    let large = write(folder.path(), "large", vec![7; 48 << 20]);
+    for columns in WIDTHS {
+        let (out, copy, small) = (
+            at(&format!("{columns}.jsonl")),
+            at(&format!("{columns}.copy")),
+            at(&format!("{columns}.gguf")),
+        );
+        let packed = at(&format!("{columns}.packed.gguf"));
+        for args in [
+            &["run", &model, "aaa", "--raw", "-n", "40", "--ignore-eos", "--temp", "0", "--stats"]
+                [..],
+            &["bench", &model, "-p", "8", "-n", "4", "-r", "1"],
+            &["bench", "decode", &model, "-n", "4", "-r", "1"],
+            &["batch", &model, &input, "-o", &out, "-n", "20", "--ignore-eos", "--raw"],
+            &["cp", &large, &copy],
+            &["quantize", &model, "--type", "q8_0", "-o", &small],
+            &["pack", &small, "-o", &packed],
+            &["inspect", &model],
+            &["tokenize", &model, "aaaa"],
+        ] {
+            let text = shown(columns, args);
+            fits(columns, args, &text);
+        }
+    }
+}
+
+#[test]
+fn a_bar_is_one_line_at_each_width() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = write(folder.path(), "large", vec![7; 48 << 20]);
+    for columns in WIDTHS {
+        let copy = folder.path().join(columns.to_string()).display().to_string();
+        let text = shown(columns, &["cp", &large, &copy]);
+        // The last update is always shown.
+        assert!(text.contains("copying ") && text.contains("50.3"), "{text:?}");
+        let (before, _) = text.rsplit_once("\r\x1b[K").expect("it is removed in the end");
+        assert!(!before.contains('\n'), "at {columns}: {before:?}");
+    }
+}
+
+#[test]
+fn words_of_an_answer_are_not_broken_and_a_pipe_gets_them_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let args = [
+        "run",
+        &model,
+        "--raw",
+        "-p",
+        "aaa",
+        "--ignore-eos",
+        "-n",
+        "200",
+        "--temp",
+        "9",
+        "--seed",
+        "1",
+    ];
+    let text = without_sequences(&shown(40, &args));
+    assert!(text.lines().all(|line| line.chars().count() < 40), "{text:?}");
+}
