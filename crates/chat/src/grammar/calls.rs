@@ -90,12 +90,14 @@ fn refuse_strict_in_words(tools: &[Value], vocabulary: &Vocabulary) -> Result<()
     }
 }
 
-/// Constrains an answer to calls of these tools, in the model's own notation and perhaps after thinking; with `one`, to a single call.
-/// Where no grammar holds the notation, it is one call `{"name": …, "arguments": {…}}`, with the blanks that templates write.
+/// Constrains an answer to calls of these tools, in the model's own notation and perhaps after thinking; with `one`, and where tools are described
+/// in words, to a single call. Where no grammar holds the notation, it is one call `{"name": …, "arguments": {…}}`, with the blanks that templates write.
 pub fn of_calls(tools: &[Value], one: bool, grammars: &Grammars) -> Result<Held, NotHeld> {
     let vocabulary = grammars.vocabulary;
     refuse_strict_in_words(tools, vocabulary)?;
     let format = vocabulary.output_format();
+    // A model that has not learned calls may not know when to end them.
+    let one = one || format == Format::Plain;
     let known = |text: &str| control(&vocabulary.tokenizer, text);
     let tokens = format.notation().tokens;
     let own = match format {
