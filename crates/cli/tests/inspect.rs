@@ -382,7 +382,8 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert!(second(&coloured).ends_with("\x1b[32m██████████\x1b[0m"), "{coloured:?}");
     // Too narrow for bars: the numbers stay.
     let narrow = on_terminal("60", true).unwrap();
-    assert!(second(&narrow).ends_with("100 %"), "{narrow}");
+    let row = narrow.rsplit_once("second").unwrap().1;
+    assert!(row.lines().take(2).any(|line| line.ends_with("100 %")), "{narrow}");
     assert!(narrow.lines().any(|l| l.contains("··]") && l.chars().count() <= 60), "{narrow}");
 }
 

@@ -2091,7 +2091,7 @@ fn a_tool_is_called_if_the_client_insists() {
     let serving = Serving::start(&[&model, "--no-cache"]);
     let tool = |name: &str, properties: Value| {
         let required: Vec<&String> = properties.as_object().unwrap().keys().collect();
-        json!({"type": "function", "function": {"name": name, "strict": true, "parameters": {
+        json!({"type": "function", "function": {"name": name, "parameters": {
             "type": "object", "properties": properties, "required": required,
             "additionalProperties": false, "$defs": {"unit": {"enum": ["C", "F"]}},
         }}})

@@ -221,9 +221,11 @@ impl Canvas {
     pub fn stdout() -> Canvas {
         match crate::layout::size(std::io::stdout()) {
             None => Canvas::default(),
-            Some((width, _)) => {
-                Canvas { width: Some(width), colour: crate::say::colours_allowed() }
-            }
+            Some((width, _)) => Canvas {
+                // The last column stays free, as everywhere.
+                width: Some(width.saturating_sub(1).max(1)),
+                colour: crate::say::colours_allowed(),
+            },
         }
     }
 

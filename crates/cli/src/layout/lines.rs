@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(fit(text, None), text);
         assert_eq!(fit(text, Some(80)), text);
         let shown = "prompt   9 tokens\n         in 3 ms\n  one two three\n  four\nshort\n";
-        assert_eq!(fit(text, Some(17)), shown);
+        assert_eq!(fit(text, Some(18)), shown);
     }
 
     #[test]

@@ -200,14 +200,13 @@ impl Experts {
         find.not_one_by_one()?;
         let shared = spec.shared.as_ref();
         let shared = shared.map(|shared| SharedWeights::find(find, shared, spec.gated, hidden));
-        let down = find.experts("ffn_down_exps", [inner, width, experts], 1, used)?;
-        let down_biases = find.experts_bias("ffn_down_exps", width, experts, used)?;
         Ok(Experts {
             spec: spec.clone(),
             router: find.router("ffn_gate_inp", hidden, experts)?,
             selection_bias: find.bias("exp_probs_b", experts)?,
             gate_up: GateUp::find(find, spec, width)?,
-            down: Linear::from(down).with_biases(down_biases),
+            down: Linear::from(find.experts("ffn_down_exps", [inner, width, experts], 1, used)?)
+                .with_biases(find.experts_bias("ffn_down_exps", width, experts, used)?),
             shared: shared.transpose()?,
         })
     }
