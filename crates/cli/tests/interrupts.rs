@@ -7,16 +7,20 @@ use std::time::{Duration, Instant};
 use crate::support::wild::{self, Spec};
 use crate::support::{alight, command, ended, kill, pty::Pty, smollm2, write};
 
-const MOMENTS: u32 = 50;
+/// How many of them are tried: all by `make test-all`.
+fn moments() -> u32 {
+    if std::env::var_os("ALIGHT_TEST_ALL").is_some() { 50 } else { 15 }
+}
 
-/// Starts the command `MOMENTS` times, and sends SIGINT a little later each time, over `whole`.
+/// Starts the command once for each moment, and sends SIGINT a little later each time, over `whole`.
 fn interrupted(args: &[&str], whole: Duration) {
     let mut waits = Vec::new();
-    for moment in 0..MOMENTS {
+    let moments = moments();
+    for moment in 0..moments {
         let mut program = command(args);
         program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = program.spawn().unwrap();
-        std::thread::sleep(whole * moment / MOMENTS);
+        std::thread::sleep(whole * moment / moments);
         kill(&child, libc::SIGINT);
         let sent = Instant::now();
         let status = ended(&mut child);
