@@ -676,7 +676,7 @@ impl<'m> EngineLoop<'m> {
                         engine: &mut self.engine,
                         prompts: &mut self.prompts,
                     });
-                    self.count_kept();
+                    self.count_engine();
                 }
                 Ok(Command::Quit) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
@@ -693,9 +693,13 @@ impl<'m> EngineLoop<'m> {
         Ended::Quit
     }
 
-    fn count_kept(&self) {
-        let kept = self.engine.kept_bytes();
-        self.counts.count(|all| all.kept = kept);
+    /// Counts what the engine keeps, and the drafts since the last call.
+    fn count_engine(&mut self) {
+        let (kept, drafts) = (self.engine.kept_bytes(), self.engine.take_draft_counts());
+        self.counts.count(|all| {
+            all.kept = kept;
+            all.drafted(drafts);
+        });
     }
 
     fn add(&mut self, key: u64, request: GenerateRequest, mut on_event: OnEvent, asked: Instant) {
@@ -833,9 +837,7 @@ impl<'m> EngineLoop<'m> {
         if place_is_free {
             self.report_queue();
         }
-        let drafts = self.engine.take_draft_counts();
-        self.counts.count(|all| all.drafted(drafts));
-        self.count_kept();
+        self.count_engine();
         while self.keep.len() > MAX_PENDING_PROMPTS {
             self.keep_one();
         }

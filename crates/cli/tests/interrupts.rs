@@ -55,6 +55,15 @@ fn a_command_ends_at_each_moment() {
     interrupted(&["quantize", &model, "--type", "q8_0", "-o", &copy, "--force"], whole);
 }
 
+/// Puts a file before the next message of a chat.
+fn read_file(chat: &mut Pty, path: &str) {
+    chat.expect("> ");
+    chat.wait_for_editing();
+    chat.send(format!("/read {path}\r").as_bytes());
+    chat.expect("before the next message)");
+    chat.wait_for_editing();
+}
+
 #[test]
 fn a_prompt_longer_than_the_usual_context_is_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,11 +80,7 @@ fn a_prompt_longer_than_the_usual_context_is_read() {
     alight(&[&args[..], &["-c", "4096"]].concat()).fails(1, &["4096", "-c"]);
 
     let mut chat = Pty::start(command(&["run", &model, "--raw", "-n", "4", "--no-history"]), None);
-    chat.expect("> ");
-    chat.wait_for_editing();
-    chat.send(format!("/read {long}\r").as_bytes());
-    chat.expect("before the next message)");
-    chat.wait_for_editing();
+    read_file(&mut chat, &long);
     chat.send(b"aaa\r");
     chat.expect("the context has 10,");
     chat.expect("> ");
@@ -96,11 +101,7 @@ fn the_screen_tells_how_far_a_prompt_is_and_a_chat_goes_on_after_ctrl_c() {
     let mut chat =
         Pty::start(command(&["run", &model, "--temp", "0", "-n", "8", "--no-history"]), None);
     chat.resize(80);
-    chat.expect("> ");
-    chat.wait_for_editing();
-    chat.send(format!("/read {long}\r").as_bytes());
-    chat.expect("before the next message)");
-    chat.wait_for_editing();
+    read_file(&mut chat, &long);
     chat.send(b"What is it about?\r");
     chat.expect("reading ");
     chat.expect(" tokens");

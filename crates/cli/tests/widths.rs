@@ -10,7 +10,7 @@ use crate::support::{command, write};
 
 const WIDTHS: [u16; 3] = [40, 80, 120];
 
-/// Runs it on a terminal of so many columns, and returns what it showed.
+/// Runs the command on a terminal with this number of columns, and returns the output.
 fn shown(columns: u16, args: &[&str]) -> String {
     // Nothing moves before the terminal has its size.
     let mut program = command::<&str>(&[]);

@@ -96,7 +96,7 @@ fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Fai
     let what = format!(
         "an object of numbers by texts, or by ids of tokens below {vocab}, at most {MAX_BIASES}, or a list of pairs of them"
     );
-    let of_id = |id: u64| u32::try_from(id).ok().filter(|id| (*id as usize) < vocab);
+    let of_id = |id: u64| token_id(id, vocab);
     let of_text = |text: &str| {
         let options = EncodeOptions { add_bos: Some(false), parse_special: false };
         let text = Some(text).filter(|text| text.len() <= MAX_BIASES)?;
@@ -128,6 +128,11 @@ fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Fai
         _ => None,
     })?;
     Ok(biases)
+}
+
+/// Returns the id as a token's, if it is below the number of tokens.
+fn token_id(id: u64, vocab: usize) -> Option<u32> {
+    u32::try_from(id).ok().filter(|id| (*id as usize) < vocab)
 }
 
 /// Takes the slot that computes the answers: its place in the engine of the model.
@@ -373,9 +378,9 @@ impl TextReader<'_> {
         let vocab = self.serving.vocabulary().tokenizer.vocab_size();
         let piece = |value: &'v Value| match value {
             Value::String(text) => Ok(PromptPiece::Text(text)),
-            value => match value.as_u64().map(u32::try_from) {
-                Some(Ok(id)) if (id as usize) < vocab => Ok(PromptPiece::Token(id)),
-                _ => {
+            value => match value.as_u64().and_then(|id| token_id(id, vocab)) {
+                Some(id) => Ok(PromptPiece::Token(id)),
+                None => {
                     let found = kind(value);
                     let message = format!(
                         "{found} is in it, expected texts and ids of tokens below {vocab}, the number of tokens"

@@ -37,12 +37,12 @@ fn broken(line: &str, columns: usize) -> String {
 /// Returns the column where the text of a line begins: after its label, which two or more blanks end, or after the blanks at its
 /// beginning; two, if that is too far to the right.
 fn hanging_indent(line: &str, columns: usize) -> usize {
-    let label = line.trim_start().find("  ").map(|at| at + line.len() - line.trim_start().len());
-    let text = match label {
-        Some(label) => label + line[label..].len() - line[label..].trim_start().len(),
-        None => line.len() - line.trim_start().len(),
+    let begun = line.trim_start();
+    let text = match begun.find("  ") {
+        Some(end_of_label) => begun[end_of_label..].trim_start(),
+        None => begun,
     };
-    let at = width(&line[..text]);
+    let at = width(&line[..line.len() - text.len()]);
     if at <= columns / 2 { at } else { 2 }
 }
 

@@ -101,18 +101,18 @@ impl SamplingArgs {
         let command = SamplingArgs::augment_args(Command::new("set"));
         let of = |option: &Arg| {
             let (name, help) = (option.get_long()?.to_owned(), option.get_help()?.to_string());
-            let value = match name.as_str() {
-                "temp" => options.temperature.to_string(),
-                "top-k" => options.top_k.to_string(),
-                "top-p" => options.top_p.to_string(),
-                "min-p" => options.min_p.to_string(),
-                "repeat-penalty" => options.repeat_penalty.to_string(),
-                "frequency-penalty" => options.frequency_penalty.to_string(),
-                "presence-penalty" => options.presence_penalty.to_string(),
-                "repeat-last-n" if options.repeat_last_n == ALL => "-1".to_owned(),
-                "repeat-last-n" => options.repeat_last_n.to_string(),
-                "seed" => options.seed.to_string(),
-                _ => return None,
+            let field = match name.as_str() {
+                "temp" => "temperature".to_owned(),
+                name => name.replace('-', "_"),
+            };
+            let number = SamplerOptions::NUMBERS.iter().find(|number| number.name == field);
+            let value = match (number, name.as_str()) {
+                (Some(number), _) => (number.get)(options).to_string(),
+                (None, "top-k") => options.top_k.to_string(),
+                (None, "repeat-last-n") if options.repeat_last_n == ALL => "-1".to_owned(),
+                (None, "repeat-last-n") => options.repeat_last_n.to_string(),
+                (None, "seed") => options.seed.to_string(),
+                (None, _) => return None,
             };
             Some((name, value, help))
         };

@@ -14,7 +14,7 @@ use super::{PATIENCE, command, ended, kill};
 pub struct Serving {
     pub child: Child,
     pub address: String,
-    /// What it said before it was ready, and after that: a pipe that nobody reads would stop it.
+    /// Its messages before it was ready, and a thread that reads the later ones: a server stops at a full pipe.
     said: String,
     more: Option<JoinHandle<String>>,
 }

@@ -228,11 +228,11 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         }
         if row.room.is_some() {
             say::progress(&format!("{}: by the map", units::bytes(*memory)));
-            let told = by_map::beside(&row.files, args, *memory, &tokens);
+            let measured = by_map::beside(&row.files, args, *memory, &tokens);
             say::progress("");
-            match (told, args.json) {
-                (Ok(told), true) => output::json(&told)?,
-                (Ok(told), false) => output::lines(&told.human())?,
+            match (measured, args.json) {
+                (Ok(by_map), true) => output::json(&by_map)?,
+                (Ok(by_map), false) => output::lines(&by_map.human())?,
                 // If its group kills the process, that is a result for the map, and has no bearing on the slots.
                 (Err(error), _) => say::note(&format!("the map was not measured: {error:#}")),
             }

@@ -113,10 +113,10 @@ impl<'m> Native<'m> {
         // The first mask is computed while the prompt is.
         let mut held = request.held.map(|held| masks.get_or_init(Masks::start).hold(held.clone()));
         let prompt = &request.prompt[from..];
-        let room = session.context().saturating_sub(session.position());
+        let left = session.context().saturating_sub(session.position());
         // A prompt that does not fit is passed to `generate` whole: its error has the right numbers.
         let early =
-            if prompt.len() <= room { (prompt.len() - 1) / STEP_TOKENS * STEP_TOKENS } else { 0 };
+            if prompt.len() <= left { (prompt.len() - 1) / STEP_TOKENS * STEP_TOKENS } else { 0 };
         for piece in prompt[..early].chunks(STEP_TOKENS) {
             session.prefill(piece)?;
             piece.iter().for_each(|&token| sampler.accept(token));
