@@ -139,16 +139,18 @@ fn raw(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A call between tags: before and after the name, a key and a value, and after the call.
-fn tagged(call: &Call, tags: [&str; 6]) -> String {
-    let [open, name, before, between, after, close] = tags;
-    let mut text = format!("{open}{}{name}", NAMES[call.0]);
-    for (i, (_, value)) in call.1.iter().enumerate() {
-        let kind = if value.is_string() { "true" } else { "false" };
-        let between = between.replace("IS_STRING", kind);
-        text.push_str(&format!("{before}{}{between}{}{after}", key(i), raw(value)));
-    }
-    text + close
+/// Calls, with `between` between them, each between tags: before and after the name, a key and a value, and after the call.
+fn tagged(calls: &[Call], between: &str, tags: [&str; 6]) -> String {
+    let [open, name, before_key, before_value, after, close] = tags;
+    each(calls, between, |call| {
+        let mut text = format!("{open}{}{name}", NAMES[call.0]);
+        for (i, (_, value)) in call.1.iter().enumerate() {
+            let kind = if value.is_string() { "true" } else { "false" };
+            let before_value = before_value.replace("IS_STRING", kind);
+            text.push_str(&format!("{before_key}{}{before_value}{}{after}", key(i), raw(value)));
+        }
+        text + close
+    })
 }
 
 fn gemma(value: &Value) -> String {
@@ -245,17 +247,18 @@ const WAYS: [Way; 27] = [
     JSON,
     Way {
         write: |calls| {
-            each(calls, "\n", |call| {
-                let tags = [
+            tagged(
+                calls,
+                "\n",
+                [
                     "<tool_call>\n<function=",
                     ">\n",
                     "<parameter=",
                     ">\n",
                     "\n</parameter>\n",
                     "</function>\n</tool_call>",
-                ];
-                tagged(call, tags)
-            })
+                ],
+            )
         },
         close: "</parameter>",
         next: &[
@@ -271,17 +274,18 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::Seed,
         write: |calls| {
-            each(calls, "\n", |call| {
-                let tags = [
+            tagged(
+                calls,
+                "\n",
+                [
                     "<seed:tool_call>\n<function=",
                     ">\n",
                     "<parameter=",
                     ">",
                     "</parameter>\n",
                     "</function>\n</seed:tool_call>",
-                ];
-                tagged(call, tags)
-            })
+                ],
+            )
         },
         close: "</parameter>",
         next: &["<parameter=", "</parameter>", "</function>"],
@@ -290,17 +294,18 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::Glm,
         write: |calls| {
-            each(calls, "", |call| {
-                let tags = [
+            tagged(
+                calls,
+                "",
+                [
                     "<tool_call>",
                     "",
                     "<arg_key>",
                     "</arg_key><arg_value>",
                     "</arg_value>",
                     "</tool_call>",
-                ];
-                tagged(call, tags)
-            })
+                ],
+            )
         },
         close: "</arg_value>",
         next: &["</arg_value>", "<arg_key>", "</tool_call>", "<tool_call>"],
@@ -309,17 +314,18 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::Glm,
         write: |calls| {
-            each(calls, "\n", |call| {
-                let tags = [
+            tagged(
+                calls,
+                "\n",
+                [
                     "<tool_call>",
                     "\n",
                     "<arg_key>",
                     "</arg_key>\n<arg_value>",
                     "</arg_value>\n",
                     "</tool_call>",
-                ];
-                tagged(call, tags)
-            })
+                ],
+            )
         },
         close: "</arg_value>",
         next: &["</arg_value>", "<arg_key>", "</tool_call>", "<tool_call>"],
@@ -328,17 +334,18 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::Hy3,
         write: |calls| {
-            let inner = each(calls, "\n", |call| {
-                let tags = [
+            let inner = tagged(
+                calls,
+                "\n",
+                [
                     "<tool_call:opensource>",
                     "<tool_sep:opensource>\n",
                     "<arg_key:opensource>",
                     "</arg_key:opensource>\n<arg_value:opensource>",
                     "</arg_value:opensource>\n",
                     "</tool_call:opensource>",
-                ];
-                tagged(call, tags)
-            });
+                ],
+            );
             format!("<tool_calls:opensource>\n{inner}\n</tool_calls:opensource>")
         },
         ..JSON
@@ -346,17 +353,18 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::Horizon,
         write: |calls| {
-            let inner = each(calls, "\n", |call| {
-                let tags = [
+            let inner = tagged(
+                calls,
+                "\n",
+                [
                     "<ifm|tool_call>",
                     "\n",
                     "<ifm|arg_key>",
                     "</ifm|arg_key>\n<ifm|arg_value>",
                     "</ifm|arg_value>\n",
                     "</ifm|tool_call>",
-                ];
-                tagged(call, tags)
-            });
+                ],
+            );
             format!("<ifm|tool_calls>\n{inner}\n</ifm|tool_calls>")
         },
         ..JSON
@@ -364,17 +372,18 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::Dsml,
         write: |calls| {
-            let inner = each(calls, "\n", |call| {
-                let tags = [
+            let inner = tagged(
+                calls,
+                "\n",
+                [
                     "<｜DSML｜invoke name=\"",
                     "\">\n",
                     "<｜DSML｜parameter name=\"",
                     "\" string=\"IS_STRING\">",
                     "</｜DSML｜parameter>\n",
                     "</｜DSML｜invoke>",
-                ];
-                tagged(call, tags)
-            });
+                ],
+            );
             format!("\n\n<｜DSML｜tool_calls>\n{inner}\n</｜DSML｜tool_calls>")
         },
         close: "</｜DSML｜parameter>",
@@ -384,17 +393,18 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::MiniMax,
         write: |calls| {
-            let inner = each(calls, "\n", |call| {
-                let tags = [
+            let inner = tagged(
+                calls,
+                "\n",
+                [
                     "<invoke name=\"",
                     "\">\n",
                     "<parameter name=\"",
                     "\">",
                     "</parameter>\n",
                     "</invoke>",
-                ];
-                tagged(call, tags)
-            });
+                ],
+            );
             format!("<minimax:tool_call>\n{inner}\n</minimax:tool_call>")
         },
         close: "</parameter>",
@@ -404,19 +414,11 @@ const WAYS: [Way; 27] = [
     Way {
         format: Format::MiniCpm5,
         write: |calls| {
-            each(calls, "\n", |call| {
-                tagged(
-                    call,
-                    [
-                        "<function name=\"",
-                        "\">",
-                        "<param name=\"",
-                        "\">",
-                        "</param>",
-                        "</function>",
-                    ],
-                )
-            })
+            tagged(
+                calls,
+                "\n",
+                ["<function name=\"", "\">", "<param name=\"", "\">", "</param>", "</function>"],
+            )
         },
         close: "</param>",
         next: &["</param>", "</function>"],
