@@ -38,7 +38,7 @@ pub(crate) struct MapEntry {
     len: AtomicUsize,
     /// Lowest faulting address since the pages were last mapped, or `usize::MAX`.
     fault: AtomicUsize,
-    /// The last faulting address, and a number that grows with each fault.
+    /// The last faulting address, and the number of faults, of the present map.
     last: AtomicUsize,
     faults: AtomicUsize,
     /// The protection of the map's pages, also given to the pages that replace them.
@@ -62,6 +62,9 @@ impl MapEntry {
     pub(crate) fn register(start: usize, len: usize, protection: libc::c_int) -> &'static MapEntry {
         let slot = free_slot().unwrap_or_else(new_slot);
         slot.fault.store(usize::MAX, SeqCst);
+        // A slot is reused, and the faults of the map that had it before are none of this map's.
+        slot.last.store(0, SeqCst);
+        slot.faults.store(0, SeqCst);
         slot.protection.store(protection, SeqCst);
         slot.set(start, len);
         slot
@@ -101,7 +104,7 @@ impl MapEntry {
         self.fault.store(usize::MAX, SeqCst);
     }
 
-    /// A number that grows whenever the map is marked, and never shrinks.
+    /// The number of times that the map was marked.
     pub(crate) fn faults(&self) -> usize {
         self.faults.load(SeqCst)
     }

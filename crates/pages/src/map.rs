@@ -376,7 +376,7 @@ impl Map {
         }
     }
 
-    /// A number that grows whenever a page cannot be read, and never shrinks: for [`Map::check_since`].
+    /// The number of times that a page of this map could not be read, for [`Map::check_since`]. It never shrinks.
     pub fn faults(&self) -> usize {
         self.slot.faults()
     }

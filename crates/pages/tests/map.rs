@@ -308,6 +308,25 @@ fn a_file_replaced_by_rename_keeps_its_old_content_in_the_map() {
 }
 
 #[test]
+fn a_map_has_no_faults_of_the_maps_before_it() {
+    let folder = TempDir::new().unwrap();
+    let (cut_later, whole) = (file(&folder, "cut", 2 * PAGE), file(&folder, "whole", PAGE));
+    // Other tests open maps meanwhile, and may take the entries of these: some of so many are taken below.
+    let faulty: Vec<Map> = (0..8).map(|_| Map::open(&cut_later).unwrap()).collect();
+    cut(&cut_later, PAGE);
+    for map in &faulty {
+        assert_eq!(sum(&map.bytes()[PAGE..]), 0);
+        assert!(map.faults() > 0);
+    }
+    drop(faulty);
+    let fresh: Vec<Map> = (0..16).map(|_| Map::open(&whole).unwrap()).collect();
+    for map in &fresh {
+        assert_eq!(map.faults(), 0);
+        map.check_since(0).unwrap();
+    }
+}
+
+#[test]
 fn a_file_that_has_its_length_again_is_read_again() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, "model", 4 * PAGE + 17);
