@@ -106,6 +106,40 @@ fn a_message_that_no_context_holds_is_refused_by_its_bytes() {
     assert_eq!(chat.end().code(), Some(0));
 }
 
+/// Also if Ctrl-C stops it: until the prompt is there, nothing is changed.
+#[test]
+fn an_answer_that_cannot_be_replaced_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chat = chat(folder.path());
+    let message =
+        |role: &str, text: &str| format!("{{\"role\": \"{role}\", \"content\": \"{text}\"}}");
+    let long = message("system", &"a".repeat(600));
+    let messages = [long, message("user", "a"), message("assistant", "b")].join(", ");
+    let file = write(folder.path(), "talk.json", format!("{{\"messages\": [{messages}]}}"));
+    send(&mut chat, &format!("/load {file}"));
+    chat.expect("(3 messages of");
+    ready(&mut chat);
+    for _again in 0..2 {
+        send(&mut chat, "/regen");
+        chat.expect("the context holds 512");
+        ready(&mut chat);
+    }
+    send(&mut chat, "/info");
+    chat.expect(" by 1 exchange");
+    ready(&mut chat);
+    // With a shorter system message it is replaced, and is not there twice.
+    send(&mut chat, "/system a");
+    chat.expect("(system: a)");
+    ready(&mut chat);
+    send(&mut chat, "/regen");
+    chat.expect("Yes");
+    ready(&mut chat);
+    send(&mut chat, "/info");
+    chat.expect(" by 1 exchange");
+    chat.send(b"\x04");
+    assert_eq!(chat.end().code(), Some(0));
+}
+
 #[test]
 fn a_file_that_is_too_long_or_never_ends_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -72,8 +72,8 @@ pub fn main(
         loop {
             interrupt.take();
             let Some(line) = lines.next()? else { return Ok(()) };
-            let line = match commands::run(line, &mut talk) {
-                Ok(Next::Ask(line)) => line,
+            let question = match commands::run(line, &mut talk) {
+                Ok(Next::Ask(question)) => question,
                 Ok(Next::Listen) => continue,
                 Ok(Next::Leave) => return Ok(()),
                 Err(error) => {
@@ -92,7 +92,7 @@ pub fn main(
             let held = talk.held.as_ref().map(|holding| &holding.held);
             let (encoder, limits) = args.held_by(about, style, talk.limits, held);
             let tokenizer = &about.vocabulary.tokenizer;
-            let prompt = talk.chat.prompt(&line, encoder, tokenizer, positions, interrupt);
+            let prompt = talk.chat.prompt(&question, encoder, tokenizer, positions, interrupt);
             let prompt = match prompt {
                 Ok(Some(prompt)) => prompt,
                 Ok(None) => {
@@ -147,6 +147,15 @@ pub fn main(
     })
 }
 
+/// A message to be answered.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Question {
+    /// A new one.
+    New(String),
+    /// The last one of the conversation, whose answer is replaced.
+    Again(String),
+}
+
 /// The conversation so far.
 #[derive(Debug)]
 pub struct Chat {
@@ -187,29 +196,30 @@ impl Chat {
         self.turns.len() / 2
     }
 
-    /// Removes the last exchange, and returns the user's message.
-    pub fn take_last(&mut self) -> Option<String> {
-        let answer = self.turns.pop_if(|message| message.role == "assistant");
-        let asked = self.turns.pop_if(|message| message.role == "user");
-        if asked.is_none() {
-            self.turns.extend(answer);
-        }
-        asked.map(|message| message.content)
+    /// Returns the last message of the user, to be answered again.
+    pub fn last_question(&self) -> Option<Question> {
+        let asked = self.turns.rchunks_exact(2).next()?.first()?;
+        Some(Question::Again(asked.content.clone()))
     }
 
-    /// Adds the user's line, and returns the tokens of the conversation, with as few of the oldest exchanges dropped as leave the
-    /// positions for an answer. On an error, and if Ctrl-C is pressed (`None`), nothing changes.
+    /// Adds the message, in place of the last exchange if it is that exchange's, and returns the tokens of the conversation, with as few of
+    /// the oldest exchanges dropped as leave the positions for an answer. On an error, and if Ctrl-C is pressed (`None`), nothing changes.
     fn prompt(
         &mut self,
-        line: &str,
+        question: &Question,
         encoder: Encoder<'static>,
         tokenizer: &Tokenizer,
         positions: Positions,
         interrupt: Interrupt,
     ) -> anyhow::Result<Option<Vec<u32>>> {
+        let (line, replaced) = match question {
+            Question::New(line) => (line, 0),
+            Question::Again(line) => (line, 2),
+        };
         let (style, line) = (encoder.style(), Message::user(line));
+        let before = self.turns.len() - replaced;
         let (system, turns) = match style {
-            Style::Chat => (self.system.as_ref(), &self.turns[..]),
+            Style::Chat => (self.system.as_ref(), &self.turns[..before]),
             // Each line is independent.
             Style::Raw => (None, &[][..]),
         };
@@ -223,7 +233,8 @@ impl Chat {
             })
         });
         let Some(fit) = fit.transpose()? else { return Ok(None) };
-        let dropped = self.exchanges() - fit.kept;
+        let dropped = before / 2 - fit.kept;
+        self.turns.truncate(before);
         self.forgotten.extend(self.turns.drain(..2 * dropped));
         self.turns.push(line);
         if style == Style::Chat && dropped > 0 {

@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::chat::Chat;
+use super::chat::{Chat, Question};
 use super::engine::About;
 use super::held::{Constraint, Holding};
 use super::sampling::{ALL, ONLY_NATIVE, SamplingArgs};
@@ -66,7 +66,7 @@ pub enum Next {
     /// The next line is read.
     Listen,
     /// The model answers this.
-    Ask(String),
+    Ask(Question),
     /// The chat ends.
     Leave,
 }
@@ -132,7 +132,7 @@ const COMMANDS: [ChatCommand; 11] = [
 /// Runs the command of a line; a line that is not a command is for the model.
 pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
     let Some(name) = line.split_whitespace().next().filter(|_| line.starts_with('/')) else {
-        return Ok(Next::Ask(talk.with_texts(line)));
+        return Ok(Next::Ask(Question::New(talk.with_texts(line))));
     };
     let called = match name {
         // The names in other programs.
@@ -332,7 +332,7 @@ fn constraint_name<'t>(talk: &'t Talk<'_>) -> &'t str {
 }
 
 fn regen(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
-    let last = talk.chat.take_last();
+    let last = talk.chat.last_question();
     last.map(Next::Ask).ok_or_else(|| anyhow!("nothing has been asked yet"))
 }
 
