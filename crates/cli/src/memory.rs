@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rusage::{ReportingAllocator, signals};
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{read, write};
+use rusage::{Memory, ReportingAllocator, signals};
+use rustix::io::write;
 use rustix::process::{Resource, getrlimit};
 
 use crate::terminal;
@@ -67,12 +66,7 @@ fn touch() {
 
 /// The limit on the address space of this process in bytes, and its use, if there is a limit and the system reports both.
 fn address_space() -> Option<(u64, u64)> {
-    let limit = getrlimit(Resource::As).current?;
-    let statm = open("/proc/self/statm", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0; 128];
-    let len = read(&statm, &mut text).ok()?;
-    let pages: u64 = std::str::from_utf8(&text[..len]).ok()?.split(' ').next()?.parse().ok()?;
-    Some((limit, pages.checked_mul(alight_pages::page_size() as u64)?))
+    Some((getrlimit(Resource::As).current?, Memory::address_space_of_self()?))
 }
 
 /// Runs work that continues with less where the system refuses memory.
@@ -125,7 +119,7 @@ fn end(message: fmt::Arguments<'_>) -> ! {
         // Another thread writes its message, or this one comes here again while it restores the terminal.
         thread::sleep(Duration::from_secs(1));
     } else {
-        let mut line = Line { bytes: [0; 400], len: 0 };
+        let mut line = FixedLine { bytes: [0; 400], len: 0 };
         let _ = writeln!(line, "alight: error: {message}");
         let _ = write(stderr(), &line.bytes[..line.len]);
         terminal::restore();
@@ -134,12 +128,12 @@ fn end(message: fmt::Arguments<'_>) -> ! {
 }
 
 /// A line that is made without an allocation. What does not fit is left out.
-struct Line {
+struct FixedLine {
     bytes: [u8; 400],
     len: usize,
 }
 
-impl Write for Line {
+impl Write for FixedLine {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let part = text.len().min(self.bytes.len() - self.len);
         self.bytes[self.len..self.len + part].copy_from_slice(&text.as_bytes()[..part]);
