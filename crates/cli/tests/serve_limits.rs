@@ -136,6 +136,26 @@ fn texts_of_clients_that_have_left_are_not_encoded() {
     assert_eq!(serving.post(CHAT, &ask).status, 200);
 }
 
+/// Not only the contents of messages make a prompt.
+#[test]
+fn a_conversation_that_no_context_holds_is_refused_before_its_tokens_are_sought() {
+    let Some(serving) = serving(&[]) else { return };
+    let long = "a b ".repeat(1 << 20);
+    let call = |arguments: &str| json!([{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
+    let tool = |description: &str| json!([{"type": "function", "function": {"name": "f", "description": description}}]);
+    let user = json!({"role": "user", "content": "a"});
+    for (messages, tools) in [
+        (json!([user, {"role": "assistant", "tool_calls": call(&long)}, user]), json!([])),
+        (json!([user]), tool(&long)),
+    ] {
+        let answer = serving.post(CHAT, &json!({"messages": messages, "tools": tools}));
+        let error = &answer.json()["error"];
+        let found = (answer.status, &error["type"]);
+        assert_eq!(found, (400, &json!("exceed_context_size_error")), "{error}");
+        assert!(answer.text().contains("bytes, and the context of 8192 tokens"), "{error}");
+    }
+}
+
 #[test]
 fn what_multiplies_has_a_budget() {
     let Some(serving) = serving(&["--ctx-size", "8192"]) else { return };

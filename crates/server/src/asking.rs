@@ -195,8 +195,10 @@ pub(crate) fn conversation(
 ) -> Result<Vec<u32>, Failure> {
     let vocabulary = serving.vocabulary();
     let bytes = context["messages"].as_array().map_or(0, |all| messages::bytes(all));
-    check_length(bytes, &vocabulary.tokenizer, serving.worker.context()).map_err(too_long)?;
-    let encoder = Encoder::new(vocabulary, Style::Chat, false).until(is_cancelled);
+    let limit = serving.worker.context();
+    // Of what is too long by its contents alone, nothing is rendered.
+    check_length(bytes, &vocabulary.tokenizer, limit).map_err(too_long)?;
+    let encoder = Encoder::new(vocabulary, Style::Chat, false).within(limit).until(is_cancelled);
     let refused = |error: PromptError| match error {
         PromptError::NoTemplate => Failure::invalid(format!(
             "{error}: ask /v1/completions to continue a text, or start the server with --chat-template-file"

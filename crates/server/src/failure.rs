@@ -200,6 +200,7 @@ impl From<PromptError> for Failure {
         match error {
             // The server ends: a client that has left reads nothing.
             PromptError::Tokenizer(TokenizerError::Stopped) => Failure::ending(),
+            PromptError::TooLong(why) => Refusal::new(TOO_LONG, why.to_string()).into(),
             error => Failure::invalid(error.to_string()),
         }
     }

@@ -63,6 +63,9 @@ pub enum PromptError {
          between (fill in the middle): use one that was trained for it, such as Qwen2.5-Coder"
     )]
     NoInfill,
+    /// The rendered conversation does not fit into the context that was given to [`Encoder::within`].
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
     /// The rendered conversation yields no token.
     #[error(
         "the file's chat template makes no text of this conversation: there is no token to begin with"
@@ -120,6 +123,7 @@ pub struct Encoder<'m> {
     thinking: bool,
     variables: Map<String, Value>,
     time: Option<Time>,
+    context: usize,
     stop: Stop,
 }
 
@@ -134,6 +138,7 @@ impl<'m> Encoder<'m> {
             thinking: true,
             variables: Map::new(),
             time: None,
+            context: usize::MAX,
             stop: never,
         }
     }
@@ -141,6 +146,12 @@ impl<'m> Encoder<'m> {
     /// Stops encoding with [`TokenizerError::Stopped`] once `stop` returns true.
     pub fn until(self, stop: Stop) -> Encoder<'m> {
         Encoder { stop, ..self }
+    }
+
+    /// Refuses a conversation that is too long for a context of this many tokens whatever its tokens are, before memory is spent on
+    /// finding them.
+    pub fn within(self, context: usize) -> Encoder<'m> {
+        Encoder { context, ..self }
     }
 
     /// Requests a prompt without thinking: the template gets `enable_thinking = false`. A template that does not use this
@@ -199,7 +210,7 @@ impl<'m> Encoder<'m> {
     ///
     /// # Errors
     /// [`PromptError::NoTemplate`], [`PromptError::Template`], [`PromptError::Chat`],
-    /// [`PromptError::Tokenizer`], [`PromptError::NothingRendered`].
+    /// [`PromptError::Tokenizer`], [`PromptError::TooLong`], [`PromptError::NothingRendered`].
     pub fn chat(&self, messages: &[Message], answer: bool) -> Result<Vec<u32>, PromptError> {
         self.chat_in(template::context(messages, answer))
     }
@@ -221,6 +232,7 @@ impl<'m> Encoder<'m> {
     pub fn chat_in(&self, context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
         let (rendered, hidden) = self.rendered(context)?;
         let (text, plain) = hidden.restore(&rendered);
+        check_length(text.len(), self.tokenizer(), self.context)?;
         let tokens = self.tokenizer().encode_around_until(&text, &plain, Some(false), self.stop)?;
         let tokens = self.begun(tokens);
         if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }

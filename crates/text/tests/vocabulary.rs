@@ -359,3 +359,16 @@ fn marks_that_are_control_tokens_reach_the_parser() {
     let call = Call { id: Some("functions.f:7".into()), ..Call::new("f", "{\"a\":1}") };
     assert_eq!((written.as_str(), &*shown.texts().calls), ("Ok.", &[call][..]));
 }
+
+#[test]
+fn a_conversation_that_no_context_holds_is_refused_by_its_bytes() {
+    let held = vocabulary("{{ messages[0].tool_calls[0] }}");
+    let chat = |bytes, context| {
+        let message = serde_json::json!({"role": "assistant", "tool_calls": ["a".repeat(bytes)]});
+        let variables = serde_json::json!({"messages": [message]}).as_object().unwrap().clone();
+        Encoder::new(&held, Style::Chat, false).within(context).chat_in(variables)
+    };
+    assert!(chat(100, 100).is_ok());
+    let PromptError::TooLong(why) = chat(10_000, 100).unwrap_err() else { panic!() };
+    assert_eq!((why.bytes, why.context), (10_000, 100));
+}

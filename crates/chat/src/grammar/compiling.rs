@@ -22,8 +22,8 @@ pub const MAX_COMPILED: usize = AT_ONCE + WAITING;
 /// How long a compilation waits for its turn.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// How long its client then waits for it. It is tried first and then repeated, so a trial has half.
-pub(super) const MAX_COMPILE_TIME: Duration = Duration::from_secs(10);
-const MAX_TRIAL_TIME: Duration = Duration::from_secs(if cfg!(fuzzing) { 1 } else { 5 });
+const MAX_COMPILE_TIME: Duration = Duration::from_secs(10);
+pub(super) const MAX_TRIAL_TIME: Duration = Duration::from_secs(if cfg!(fuzzing) { 1 } else { 5 });
 /// Bytes that a compilation, and the grammar that it makes, may take.
 pub const MAX_GRAMMAR_MEMORY: usize = 256 << 20;
 /// Bytes of all grammars in use.

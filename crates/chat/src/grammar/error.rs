@@ -1,6 +1,6 @@
 //! Reasons why an answer is not constrained. They do not depend on where the constraint came from: a request, a line of a batch, or an option.
 
-use super::compiling::{MAX_COMPILE_TIME, MAX_GRAMMAR_MEMORY, MAX_GRAMMARS_MEMORY};
+use super::compiling::{MAX_GRAMMAR_MEMORY, MAX_GRAMMARS_MEMORY, MAX_TRIAL_TIME};
 use crate::body::refusal::Refusal;
 
 /// The reason why a grammar cannot be built.
@@ -27,7 +27,7 @@ pub enum NoGrammar {
     #[error("it makes no grammar: {0}")]
     Wrong(String),
     /// Compiling it takes too long.
-    #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", MAX_COMPILE_TIME.as_secs())]
+    #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", MAX_TRIAL_TIME.as_secs())]
     TooSlow,
     /// Compiling it takes too much memory.
     #[error("it makes no grammar: it takes more than {} MiB to compile: make it simpler", MAX_GRAMMAR_MEMORY >> 20)]

@@ -228,7 +228,8 @@ impl BatchArgs {
         if style == Style::Raw && self.system.is_some() {
             say::note("--system has no effect without a chat template");
         }
-        let encoder = self.limits.encoder(Encoder::new(vocabulary, style, self.parse_special));
+        let encoder = Encoder::new(vocabulary, style, self.parse_special).within(context);
+        let encoder = self.limits.encoder(encoder);
         let defaults = Defaults {
             sampling: self.sampling.fixed_options(),
             max_tokens: self.limits.max_tokens(),

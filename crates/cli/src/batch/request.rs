@@ -332,7 +332,10 @@ fn encode(
         check_length(bytes, &vocabulary.tokenizer, context)
             .map_err(|error| Refusal::new(TOO_LONG, error.to_string()))
     };
-    let refused = |error: PromptError| Refusal::new("invalid_request", error.to_string());
+    let refused = |error: PromptError| {
+        let is_long = matches!(error, PromptError::TooLong(_));
+        Refusal::new(if is_long { TOO_LONG } else { "invalid_request" }, error.to_string())
+    };
     match prompt {
         Prompt::Tokens(tokens) => Ok(tokens),
         Prompt::Text(text) => {
