@@ -123,10 +123,10 @@ impl Command {
     /// Returns the models given to it, each of which may be one of the hub; and true if nothing may be fetched.
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
         match self {
+            // `inspect` and `convert` look for themselves.
             Command::Run(a) => a.models(),
             Command::Batch(a) => a.models(),
             Command::Serve(a) => a.models(),
-            Command::Inspect(a) => (a.models.iter_mut().collect(), a.hub.offline),
             Command::Tokenize(a) => (vec![&mut a.model], a.hub.offline),
             Command::Perplexity(a) => a.models(),
             Command::Bench(a) => a.models(),

@@ -37,6 +37,7 @@ mod inspect;
 mod interrupt;
 mod layout;
 mod man;
+mod memory;
 mod new_file;
 mod open;
 mod outcome;

@@ -93,13 +93,29 @@ pub enum HubError {
         /// The file.
         file: String,
     },
+    /// The beginning of a file is not the header of a model.
+    #[error("{file}: {problem}")]
+    Header {
+        /// The file.
+        file: String,
+        /// The problem.
+        problem: String,
+    },
     /// The repository has no GGUF file.
     #[error(
-        "{repo} has no .gguf file; what `alight convert` reads is fetched with `hf download {repo}`"
+        "{repo} has no .gguf file{}",
+        match safetensors {
+            true => format!(
+                ", but safetensors: `alight convert hf.co/{repo} -o model.gguf` makes a model of them"
+            ),
+            false => String::new(),
+        }
     )]
     NoModels {
         /// The repository.
         repo: String,
+        /// True if it has a model in safetensors.
+        safetensors: bool,
     },
     /// The repository has no model of this name.
     #[error("{repo} has nothing that is called '{tag}'; it has {}", exist.join(", "))]

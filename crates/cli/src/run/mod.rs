@@ -29,6 +29,7 @@ use rusage::Phases;
 
 use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
+use crate::hub::suggested;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -47,7 +48,7 @@ use sampling::SamplingArgs;
 /// Arguments of `alight run`.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("no_thinking", |arg| arg.help(HIDE).conflicts_with("raw")), mut_args = in_short, after_help = "\
-`--help` has all options, and examples.", after_long_help = "\
+`--help` has all options, and examples.", after_long_help = suggested::before("\
 Examples:
   alight run model.gguf \"Why is the sky blue?\"
   alight run model.gguf                           a chat; Ctrl-D leaves it
@@ -69,11 +70,12 @@ of it between <think> and </think>, whichever marks the model writes, and then t
 
 The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.
 
-Options that you always want have their place in ~/.config/alight/config.toml: see `alight --help`.")]
+Options that you always want have their place in ~/.config/alight/config.toml: see `alight --help`."))]
 pub struct RunArgs {
-    /// The model: a .gguf file, or a folder with one model in it
+    /// The model: a .gguf file, a folder with one model in it, or hf.co/USER/REPO
     ///
-    /// Of a split model, its first shard.
+    /// Of a split model, its first shard. Of a model of the hub that was fetched, a part of its name is enough if no other has it
+    /// in its name.
     model: PathBuf,
 
     /// What to answer; without it, a chat; `-` reads standard input

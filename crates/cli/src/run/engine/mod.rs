@@ -21,8 +21,8 @@ use serde_json::{Map, Value};
 pub use jax::{Jax, JaxArgs};
 pub use native::{Load, Native, STEP_TOKENS};
 
-use super::memory::Held;
 use super::sampling::ONLY_NATIVE;
+use crate::memory::Held;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::prompt_cache::CacheArgs;

@@ -13,8 +13,8 @@ use alight_model::{
 use anyhow::anyhow;
 use serde::Serialize;
 
-use super::super::memory::Held;
 use super::{Answered, Description, Engine, Event, Request, fields};
+use crate::memory::Held;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, chain_of};
 use crate::prompt_cache::say_ignored;
