@@ -52,7 +52,7 @@ def same(completion, line):
 
 
 def test_what_a_model_is(model):
-    assert (model.path, model.name, model.architecture) == (PATH, "Smollm2 135M 8k Lc100K Mix1 Ep2", "llama")
+    assert (model.path, model.name, model.architecture) == (PATH, PATH.stem, "llama")
     assert (model.hidden_size, model.vocab_size, model.context, model.trained_context) == (576, 49152, 4096, 8192)
     assert (model.threads, model.closed) == (2, False) and model.parameters > 130e6
     assert repr(model) == f"<alight.Model '{model.name}' (llama)>"

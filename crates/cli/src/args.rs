@@ -190,29 +190,45 @@ pub fn help(words: &[OsString]) -> Option<Outcome> {
 
 /// Returns the outcome instead of a command's: help or a version, which are results, or the error
 /// in the command line `words`.
-pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
-    if !said.use_stderr() {
-        let text = said.render();
+pub fn instead(words: &[OsString], error: clap::Error) -> Outcome {
+    if !error.use_stderr() {
+        let text = error.render();
         let styled = stdout().is_terminal() && say::colours_allowed();
         return output::report(if styled { text.ansi().to_string() } else { text.to_string() });
     }
     // The message repeats arguments, which may be file names inserted by a shell. So the message is
     // made from arguments in which nothing drives a terminal.
     let shown = words.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
-    let mut said = command().try_get_matches_from(shown).err().unwrap_or(said);
-    if said.kind() == ErrorKind::UnknownArgument {
-        match tip(words, &said) {
+    let mut error = command().try_get_matches_from(shown).err().unwrap_or(error);
+    if error.kind() == ErrorKind::UnknownArgument {
+        match tip(words, &error) {
             Some(tip) => {
-                said.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]))
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]))
             }
             // (Without the tip that everything after `--` is a prompt: a misspelt option would be one.)
-            None => said.remove(ContextKind::Suggested),
+            None => error.remove(ContextKind::Suggested),
         };
     }
-    let text = said.render();
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(name) = similar_command(word)
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(name));
+    }
+    let text = error.render();
     let text = if say::colour() { text.ansi().to_string() } else { text.to_string() };
-    say::styled(&in_plain_words(text, &said));
+    say::styled(&in_plain_words(text, &error));
     Err(Stop::Refused)
+}
+
+/// Returns the command that a word is a misspelling of, with one letter too many, too few or other, or two of them swapped. (Clap
+/// finds none for a short one with swapped letters.)
+fn similar_command(word: &str) -> Option<String> {
+    let command = command();
+    let mut names = command.get_subcommands().map(|one| one.get_name());
+    let is_near = |name: &&str| strsim::damerau_levenshtein(word, name) <= 1;
+    names.find(is_near).map(str::to_owned)
 }
 
 /// Returns advice about an unexpected argument.

@@ -54,6 +54,7 @@ mod quantize;
 mod run;
 mod say;
 mod serve;
+mod short_help;
 mod source;
 mod template;
 mod terminal;

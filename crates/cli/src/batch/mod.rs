@@ -37,7 +37,7 @@ use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::run::{prompt, sampling};
-use crate::{new_file, say, units};
+use crate::{new_file, say, short_help, units};
 use answer::LineAnswer;
 use lines::InputLines;
 use output::Output;
@@ -55,7 +55,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("seed", |arg| arg.help("Seed of the random choices of each line that gives none; -1: another one in every run [default: 0]")),
-    after_help = "\
+    mut_args = short_help::only(SHORT),
+    after_help = short_help::END,
+    after_long_help = "\
 Examples:
   alight batch model.gguf prompts.jsonl -o answers.jsonl
   alight batch model.gguf < prompts.jsonl | jq -r .response.body.choices[0].message.content
@@ -124,6 +126,20 @@ pub struct BatchArgs {
     #[command(flatten)]
     sampling: sampling::SamplingArgs,
 }
+
+/// The options that `-h` shows.
+const SHORT: short_help::Shown = &[
+    ("model", None),
+    ("input", Some("A line of JSON for each prompt [default: standard input]")),
+    ("output", Some("The results [default: standard output]")),
+    ("unordered", Some("Write each result as soon as it is there")),
+    ("sequences", Some("Prompts that are answered at the same time")),
+    ("system", Some("System message of lines that have none")),
+    ("predict", Some("At most N tokens for each answer")),
+    ("threads", Some("Threads to compute with")),
+    ("temp", Some("Temperature; 0: the most likely token")),
+    ("seed", Some("Seed of the random choices [default: 0]")),
+];
 
 fn sequences(text: &str) -> Result<usize, String> {
     match text.parse() {

@@ -303,10 +303,6 @@ pub const ALL: Habits = &[
         NotNeeded(One, "where a token takes rows of a table, the rows alone are read"),
     ),
     (&["-nr", "--no-repack"], Words(&["--repack", "off"])),
-    (
-        &["--check-tensors"],
-        NotNeeded(No, "a weight that is not a number is noticed when it is used"),
-    ),
     (&["--override-kv"], Instead("`gguf_set_metadata.py` of llama.cpp writes keys into a file")),
     (&["--lora*"], Instead("adapters are not read: merge it into the model first")),
     (&["--control-vector*"], Instead("control vectors are not read")),

@@ -28,8 +28,8 @@ pub enum Fetched {
 
 /// Returns what describes a model: its file if it is a path or in the cache, and its headers otherwise.
 pub fn header(path: &Path, offline: bool) -> Outcome<Fetched> {
+    let Some(name) = name_of(path)? else { return Ok(Fetched::Path(path.to_owned())) };
     let hub = hub(offline)?;
-    let Some(name) = name_of(path, &hub)? else { return Ok(Fetched::Path(path.to_owned())) };
     if let Some(found) = hub.find_exactly(&name).ok().flatten() {
         return Ok(Fetched::Path(found.path().to_owned()));
     }

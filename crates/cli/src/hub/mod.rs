@@ -57,16 +57,15 @@ pub fn resolve(models: Vec<&mut PathBuf>, offline: bool) -> Outcome {
 
 /// Returns the file of a model of the hub; `None` if the argument is a path.
 fn file_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
-    let hub = hub(offline)?;
-    let Some(name) = name_of(path, &hub)? else { return Ok(None) };
-    located(&hub, &name).map(Some)
+    let Some(name) = name_of(path)? else { return Ok(None) };
+    located(&hub(offline)?, &name).map(Some)
 }
 
 /// Returns the model of the hub that an argument names, in full or in short; `None` if it is a path.
-fn name_of(path: &Path, hub: &Hub) -> Outcome<Option<Name>> {
+fn name_of(path: &Path) -> Outcome<Option<Name>> {
     match Name::of_path(path).map_err(failed)? {
         Some(name) => Ok(Some(name)),
-        None => short::name(path, hub),
+        None => short::name(path),
     }
 }
 
@@ -81,10 +80,9 @@ fn located(hub: &Hub, name: &Name) -> Outcome<PathBuf> {
 /// Returns the folder of a model of the hub to be converted: that of its safetensors, unless the name has a tag. `None` if the
 /// argument is a path.
 pub fn source_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
-    let hub = hub(offline)?;
     let Some(mut name) = Name::of_path(path).map_err(failed)? else { return Ok(None) };
     name.tag.get_or_insert_with(|| SAFETENSORS.to_owned());
-    located(&hub, &name).map(Some)
+    located(&hub(offline)?, &name).map(Some)
 }
 
 /// Returns a sentence about weights of this size and the memory of this machine.

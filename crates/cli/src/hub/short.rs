@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use alight_hub::{Cached, Hub, Name};
+use alight_hub::{Cached, Name};
 use anyhow::anyhow;
 
-use super::failed;
+use super::{failed, hub};
 use crate::outcome::{Outcome, Stop};
 use crate::say;
 
@@ -18,11 +18,12 @@ const SHOWN: usize = 10;
 ///
 /// # Errors
 /// Several repositories have such a name.
-pub fn name(path: &Path, hub: &Hub) -> Outcome<Option<Name>> {
+pub fn name(path: &Path) -> Outcome<Option<Name>> {
     let Some(text) = path.to_str().filter(|text| may_be_short(text) && !path.exists()) else {
         return Ok(None);
     };
-    // A cache that cannot be read is reported where a model is looked for in it.
+    // Without a cache, or with one that cannot be read, nothing in it has a name.
+    let Ok(hub) = hub(true) else { return Ok(None) };
     let all = hub.list().unwrap_or_default();
     let (word, tag) = text.split_once(':').map_or((text, None), |(word, tag)| (word, Some(tag)));
     let repos = named(word, &all);

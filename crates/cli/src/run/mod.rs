@@ -23,8 +23,8 @@ use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
+use clap::ArgMatches;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches};
 use rusage::Phases;
 
 use crate::answer_limits::LimitArgs;
@@ -37,7 +37,7 @@ use crate::output::{self, Stream};
 use crate::pack::KeepArgs;
 use crate::prompt_cache::CacheArgs;
 use crate::template::TemplateArgs;
-use crate::{folders, say, source};
+use crate::{folders, say, short_help, source};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, EngineKind, Jax, Native, Request};
 use held::{HeldArgs, Holding};
@@ -47,8 +47,7 @@ use sampling::SamplingArgs;
 
 /// Arguments of `alight run`.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("no_thinking", |arg| arg.help(HIDE).conflicts_with("raw")), mut_args = in_short, after_help = "\
-`--help` has all options, and examples.", after_long_help = suggested::before("\
+#[command(mut_arg("no_thinking", |arg| arg.help(HIDE).conflicts_with("raw")), mut_args = short_help::only(SHORT), after_help = short_help::END, after_long_help = suggested::before("\
 Examples:
   alight run model.gguf \"Why is the sky blue?\"
   alight run model.gguf                           a chat; Ctrl-D leaves it
@@ -165,15 +164,18 @@ pub struct RunArgs {
 const HIDE: &str =
     "Hide the model's thinking, and turn it off where the chat template has a switch for it";
 
-/// The options that `-h` shows; the others are hidden there.
-const SHORT: [&str; 9] =
-    ["model", "prompt", "file", "system", "stats", "predict", "ctx_size", "threads", "temp"];
-
-/// Hides an argument from `-h`, which fits a screen, unless it is one of `SHORT`.
-fn in_short(argument: Arg) -> Arg {
-    let shown = SHORT.iter().any(|id| argument.get_id() == id);
-    argument.hide_short_help(!shown)
-}
+/// The options that `-h` shows.
+const SHORT: short_help::Shown = &[
+    ("model", None),
+    ("prompt", None),
+    ("file", None),
+    ("system", None),
+    ("stats", None),
+    ("predict", None),
+    ("ctx_size", None),
+    ("threads", None),
+    ("temp", None),
+];
 
 /// Runs the command. `given` are the arguments of the command line, `started` the time at which the process began.
 pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
