@@ -105,6 +105,33 @@ def git(*command: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
+def measured_commit() -> str:
+    """The version that a measurement is of; ends the program where the sources are not those of a commit."""
+    commit = git("rev-parse", "--short=8", "HEAD")
+    if commit is None or git("status", "--porcelain", "--", "crates", "Cargo.lock"):
+        raise SystemExit("results name the version that was measured: commit what has changed in crates/ first")
+    return commit.strip()
+
+
+def kept(before: list[str], new: list[dict]) -> list[str]:
+    """The lines of a file with new ones, each in the place of the one with its set and case, or after the last of its set."""
+    out = list(before)
+    for one in new:
+        keys = [(found["set"], found["case"]) for found in map(json.loads, out)]
+        at = [i for i, key in enumerate(keys) if key == (one["set"], one["case"])]
+        last = [i + 1 for i, key in enumerate(keys) if key[0] == one["set"]]
+        begin, end = (at[0], at[0] + 1) if at else (last[-1], last[-1]) if last else (len(out), len(out))
+        out[begin:end] = [json.dumps(one, ensure_ascii=False)]
+    return out
+
+
+def record(name: str, new: list[dict]) -> None:
+    """Puts lines into the file of this name."""
+    path = FOLDER / f"{name}.jsonl"
+    before = path.read_text().splitlines() if path.is_file() else []
+    path.write_text("".join(f"{line}\n" for line in kept(before, new)))
+
+
 def lines(folder: Path = FOLDER) -> Iterator[tuple[str, str]]:
     """Every line of the results, with where it is."""
     for path in sorted(folder.glob("*.jsonl")):

@@ -22,13 +22,13 @@ NO_LIMIT = "No limit is stated: times the best peer"
 
 @dataclass(frozen=True)
 class Speeds:
-    """A picture of the lines of a set."""
+    """A picture of the lines of a set that have ratios to both peers."""
 
     title: str
     set: str
 
     def draw(self, found: list[Result]) -> str:
-        lines = [line for line in results.of_set(found, self.set) if line.peers]
+        lines = [line for line in results.of_set(found, self.set) if "packed / ik_llama.cpp" in line.figures]
         about = [f"2 threads; {lines[0].machine}", f"{lines[0].date}, medians; peers' shares by the ratios within rounds"]
         return dots(self.title, about, LOOKS, "t/s: ours, best peer", panels(lines))
 
@@ -59,7 +59,7 @@ def panels(lines: list[Result]) -> list[Panel]:
     """Marks by the ratios of the lines, which are to ik_llama.cpp."""
     found: dict[str, Panel] = {}
     for line in lines:
-        value = {name: line.figures[name].middle() for name in ("packed / ik_llama.cpp", "GGUF / ik_llama.cpp", "packed / llama.cpp", "alight, packed", "alight, GGUF")}
+        value = {name: figure.middle() for name, figure in line.figures.items()}
         packed, gguf = value["packed / ik_llama.cpp"], value["GGUF / ik_llama.cpp"]
         marks = {PACKED: packed, GGUF: gguf, LLAMA: packed / value["packed / llama.cpp"], IK: 1.0}
         base = max(marks[LLAMA], marks[IK])
