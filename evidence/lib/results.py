@@ -213,8 +213,20 @@ def untraceable(found: dict) -> str | None:
     return None
 
 
-def problems(text: list[tuple[str, str]], history: History | None, in_readme: set[str]) -> list[str]:
-    """What is wrong with the results. `in_readme`: the sets whose figures the README shows."""
+def outdated(text: list[tuple[str, str]], history: History | None, in_readme: set[str]) -> list[str]:
+    """Results that are to be measured again. `in_readme`: the sets whose figures the README shows."""
+    out = []
+    for where, found in ((where, json.loads(line)) for where, line in text):
+        limit = MAX_DAYS_README if found["set"] in in_readme else MAX_DAYS
+        days = (history.newest() - history.find(found["commit"])).days if history else 0
+        if days > limit:
+            out.append(f"{where}: the commit {found['commit']} is {days} days older than the newest one, and figures"
+                       f" {'of the README ' if limit == MAX_DAYS_README else ''}are kept for {limit} days: measure again ({found['command']}), or take the line away")
+    return out
+
+
+def problems(text: list[tuple[str, str]], history: History | None) -> list[str]:
+    """What is wrong with the results."""
     out, seen = [], set()
     for where, line in text:
         try:
@@ -231,12 +243,8 @@ def problems(text: list[tuple[str, str]], history: History | None, in_readme: se
         seen.add(key)
         if history is None:
             continue
-        day, limit = history.find(found["commit"]), MAX_DAYS_README if found["set"] in in_readme else MAX_DAYS
-        if day is None:
+        if history.find(found["commit"]) is None:
             out.append(f"{where}: the commit {found['commit']} is not in the history of this one: name the version that was measured")
-        elif (history.newest() - day).days > limit:
-            out.append(f"{where}: the commit {found['commit']} is {(history.newest() - day).days} days older than the newest one, and figures"
-                       f" {'of the README ' if limit == MAX_DAYS_README else ''}are kept for {limit} days: measure again ({found['command']}), or take the line away")
         if wrong := untraceable(found):
             out.append(f"{where}: {wrong}")
     return out
