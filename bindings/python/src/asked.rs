@@ -273,11 +273,15 @@ impl Prompt {
         if let Ok(Items(tokens)) = given.extract() {
             return Ok(Prompt::Tokens(tokens));
         }
-        Prompt::conversation(given, None).map_err(|_| {
-            PyTypeError::new_err(
-                "a prompt is a text, a list of token ids, or a list of messages with a role and a content",
-            )
-        })
+        // What is wrong with a message is reported of a list of dicts; of anything else, what a prompt is.
+        let is_conversation = given.get_item(0).is_ok_and(|first| first.is_instance_of::<PyDict>());
+        if is_conversation {
+            return Prompt::conversation(given, None);
+        }
+        let found = given.get_type().name()?;
+        Err(PyTypeError::new_err(format!(
+            "a prompt is a text, a list of token ids, or a list of messages with a role and a content; found {found}"
+        )))
     }
 
     /// A conversation, with tools that the model may call.

@@ -116,7 +116,11 @@ fn several(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Prompt>> {
     if prompts.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("expected a list of prompts, found one text"));
     }
-    prompts.try_iter()?.map(|prompt| Prompt::take(&prompt?)).collect()
+    let Ok(all) = prompts.try_iter() else {
+        let found = prompts.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("expected a list of prompts, found {found}")));
+    };
+    all.map(|prompt| Prompt::take(&prompt?)).collect()
 }
 
 impl Model {

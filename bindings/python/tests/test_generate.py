@@ -173,7 +173,7 @@ def test_parts_of_a_content_are_lines(model):
     assert {str(one) for one in answers} == {model.chat(plain, **options).text}
     for content in ([{"type": "image_url", "image_url": {"url": "x"}}], [{"type": "text"}], ["text"]):
         for call in (model.chat, tokenizer.chat, tokenizer.render):
-            with pytest.raises(TypeError, match="content: expected a text, or a list of parts"):
+            with pytest.raises(TypeError, match="content"):
                 call([{"role": "user", "content": content}])
     with pytest.raises(TypeError, match="content: expected a text"):
         tokenizer.chat([{"role": "user", "content": 3}])
@@ -234,10 +234,13 @@ def test_what_no_answer_can_be_held_to(model):
         model.chat([{"role": "user", "content": "x"}], tools=TOOLS, regex="a")
 
 
-def test_tools_reach_the_template(model):
-    told = model.tokenizer.chat([{"role": "user", "content": "Look."}], tools=TOOLS)
-    answer = model.chat([{"role": "user", "content": "Look."}], tools=TOOLS, max_tokens=4, temperature=0)
-    assert answer.prompt_tokens == len(told) and answer.calls == []
+def test_tools_reach_the_model(model):
+    """This template shows none: `Tokenizer.chat` is the template, and `Model.chat` describes them in the system message."""
+    asked = [{"role": "user", "content": "Look."}]
+    plain = model.tokenizer.chat(asked)
+    assert model.tokenizer.chat(asked, tools=TOOLS) == plain
+    answers = [model.chat(asked, tools=tools, max_tokens=4, temperature=0) for tools in (None, TOOLS)]
+    assert answers[0].prompt_tokens == len(plain) < answers[1].prompt_tokens and answers[1].calls == []
 
 
 def test_a_prompt_that_begins_alike_is_computed_once(model):
@@ -339,14 +342,26 @@ def test_errors(model, tmp_path):
         ([1] * 9000, {}, alight.ContextFullError, "with context=…, but the model was trained for 8192"),
         ("x" * 10**7, {}, alight.ContextFullError, "10000000 bytes.* or give a larger context=…$"),
         (3.5, {}, TypeError, "a prompt is a text"),
-        ([{"content": "no role"}], {}, TypeError, "a prompt is a text"),
+        ([{"content": "no role"}], {}, TypeError, r"^messages\[0\].role: it is missing, expected .system"),
+        ([{"role": "user"}], {}, TypeError, r"^messages\[0\].content: it is missing, expected a string$"),
+        ([{"role": "user", "content": "a"}, ("user", "b")], {}, TypeError, r"^messages\[1\]: it is a list of 2, expected an object$"),
     ]:
         with pytest.raises(error, match=said):
             model.generate(prompt, **options)
         with pytest.raises(error, match=said):
             model.stream(prompt, **options)
-    with pytest.raises(KeyError):
-        model.chat([{"content": "no role"}])
+    for messages, said in [
+        ("Hi", "^messages: expected a list of messages, each a dict with a role and a content, found str$"),
+        ({"role": "user", "content": "Hi"}, "^messages: expected a list of messages, .* found dict$"),
+        (5, "^messages: expected a list of messages, found int$"),
+        ([], "^messages: there is none$"),
+        ([{"role": "user", "content": None}], r"^messages\[0\].content: it is null, expected a string$"),
+        ([{"role": "someone", "content": "a"}], r"^messages\[0\].role: it is .someone., expected .system"),
+    ]:
+        with pytest.raises(TypeError, match=said):
+            model.chat(messages)
+    with pytest.raises(TypeError, match="^tools"):
+        model.chat([{"role": "user", "content": "a"}], tools=5)
     for made in (alight.Tokenizer, alight.config):
         with pytest.raises(TypeError, match="expected the path of a model or an open catalog, found NoneType"):
             made(None)
