@@ -273,7 +273,7 @@ impl Prompt {
         if let Ok(Items(tokens)) = given.extract() {
             return Ok(Prompt::Tokens(tokens));
         }
-        // What is wrong with a message is reported of a list of dicts; of anything else, what a prompt is.
+        // A mistake in a message is reported for a list of dicts, and the forms of a prompt for anything else.
         let is_conversation = given.get_item(0).is_ok_and(|first| first.is_instance_of::<PyDict>());
         if is_conversation {
             return Prompt::conversation(given, None);
