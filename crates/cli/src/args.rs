@@ -66,7 +66,7 @@ The answer goes to standard output and nothing else does; notes and statistics g
 error. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C. \
 `alight help COMMAND` explains one command.
 
-What you always want goes into ~/.config/alight/config.toml (`[run]`, `temp = 0.6`), or into the \
+Options for every run go into ~/.config/alight/config.toml (`[run]`, `temp = 0.6`), or into the \
 environment (ALIGHT_TEMP=0.6), under the names of the options. ALIGHT_CONFIG names another file."
 )]
 pub struct Cli {

@@ -32,7 +32,7 @@ Sources: Hugging Face's folders (config.json with .safetensors, or PyTorch's .bi
 with consolidated.NN.pth), llama.cpp's files before GGUF (ggml, ggmf, ggjt, in one part or several), and \
 GGUF. Give the folder, or one of the files. docs/reference/converting.md names the architectures.
 
-Without --type every matrix keeps its type, exactly; what cannot be kept is said. The types are those of \
+Without --type every matrix keeps its type, exactly; what cannot be kept is reported. The types are those of \
 `alight quantize`. The new file appears when it is complete; until then, whatever happens, an old one \
 stays. Nothing in a source is executed.")]
 pub struct ConvertArgs {

@@ -167,7 +167,7 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let model = draft(path, args)?;
     if args.memory.is_some() && model.spec().expert_layers().next().is_none() {
         say::note(
-            "--memory changes nothing: this model is no mixture of experts, and each token needs all of its weights",
+            "--memory changes nothing: this model is not a mixture of experts, and each token needs all of its weights",
         );
     }
     Ok(model)

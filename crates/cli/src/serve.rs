@@ -384,7 +384,9 @@ impl ServeArgs {
         };
         if context > trained {
             let name = &names[0];
-            say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
+            say::note(&format!(
+                "{name} was trained for a context of {trained} tokens: beyond it, answers get worse"
+            ));
         }
         let model: &'static Model = Box::leak(Box::new(model));
         let file = model.files().next().map(Path::to_owned);
@@ -468,7 +470,9 @@ fn stop_by_signals(stopper: Stopper) -> Outcome {
             if n > 0 {
                 process::exit(128 + signal);
             }
-            say::line("ending: what is being answered has 5 seconds; once more ends it at once");
+            say::line(
+                "shutting down: running requests have 5 seconds to finish; a second signal ends them at once",
+            );
             stopper.stop();
         }
     };

@@ -526,7 +526,7 @@ fn ctrl_c_keeps_what_was_received_and_the_next_pull_goes_on() {
     );
     case.hub.plan().quota = None;
     let pulled = case.alight(&["pull", "--json", &name]).succeeds();
-    assert!(pulled.stderr.contains("are there; fits in memory"), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains("are in the cache; fits in memory"), "{}", pulled.stderr);
     let json: Value = serde_json::from_str(&pulled.stdout).unwrap();
     let received = json["received_bytes"].as_u64().unwrap();
     assert!(received < large.len() as u64, "{received}");
@@ -549,7 +549,7 @@ fn after_a_pull_ctrl_c_is_what_it_is_without_one() {
     kill(&server, libc::SIGINT);
     let status = ended(&mut server);
     stderr.read_to_string(&mut said).unwrap();
-    assert!(status.code() == Some(0) && said.contains("ending: "), "{status}: {said}");
+    assert!(status.code() == Some(0) && said.contains("shutting down: "), "{status}: {said}");
     // And what measures is ended.
     fs::remove_dir_all(case.cache()).unwrap();
     let mut bench =

@@ -104,7 +104,7 @@ fn read_listing(text: &[u8], url: &str) -> Result<Listing, HubError> {
     }
     let files = model.siblings.into_iter().map(|file| {
         if !is_path(&file.rfilename) {
-            return Err(wrong("the name of a file leads out of its folder"));
+            return Err(wrong("the name of a file leads outside its folder"));
         }
         let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
         let sha256 = sha256.map(in_small_letters);
@@ -191,7 +191,7 @@ pub(crate) fn head_of(
         _ => return Err(wrong("it does not say how large the file is")),
     };
     if size > MAX_FILE_BYTES {
-        return Err(wrong("the file is larger than any"));
+        return Err(wrong("the file is larger than any model"));
     }
     if file.sha256.as_ref().is_some_and(|listed| *listed != etag) {
         return Err(wrong("the file has another SHA-256 than in the listing"));

@@ -283,7 +283,7 @@ async fn respond(
         }
         let (route, named) = found.map_err(|(_, failure)| failure)?;
         if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-            let message = "a compressed body is not taken: send it without Content-Encoding";
+            let message = "a compressed body is not supported: send it without Content-Encoding";
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(Failure::new(status, "invalid_request_error", message));
         }
@@ -372,7 +372,7 @@ async fn collect(
     loop {
         let frame = timeout_at(end, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
         let frame = frame.await.map_err(|_| {
-            let message = format!("the body has not come within {} s", BODY_TIME.as_secs());
+            let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
             Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
         })?;
         let Some(frame) = frame else { return Ok((all.freeze(), taken)) };

@@ -72,7 +72,7 @@ The last is OpenAI's batch format (also /v1/completions), and so are the results
 temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools, response_format and more, and a field that is not \
 supported makes an error of that line alone; docs/reference/batch.md has the whole format.
 
-The same command again continues where a run was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
+The same command continues a run that was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
 order or --sequences. Exit status: 0 all lines are answered, 1 some failed (their results say why) or all \
 stopped, 2 wrong usage, 130 Ctrl-C.")]
 pub struct BatchArgs {
@@ -167,7 +167,7 @@ pub fn main(args: BatchArgs) -> Outcome {
             let (file, done) = resume::open(path, args.force, &inputs, &keys, run)?;
             if done.unmarked > 0 {
                 say::note(&format!(
-                    "{} results in '{}' do not say which model, options and lines they are of: they count as those of this command",
+                    "{} results in '{}' do not say which model, options and lines they are of, and are taken as those of this command",
                     done.unmarked,
                     path.display()
                 ));
@@ -238,7 +238,9 @@ impl BatchArgs {
         let vocabulary = model.vocabulary();
         let trained = model.spec().context;
         if context > trained {
-            say::note(&format!("the model was trained to look back on {trained} tokens, not more"));
+            say::note(&format!(
+                "the model was trained for a context of {trained} tokens: beyond it, answers get worse"
+            ));
         }
         let style = prompt::style(vocabulary, &self.model, self.raw);
         if style == Style::Raw && self.system.is_some() {
@@ -523,7 +525,7 @@ impl Batch {
         if self.interrupt.pressed() {
             if !quiet && self.results.waiting() > 0 {
                 say::note(&format!(
-                    "{} more were finished and not written, because an earlier line was not: --unordered writes each at once",
+                    "{} more were finished but not written, because an earlier line is not finished; --unordered writes each at once",
                     self.results.waiting()
                 ));
             }

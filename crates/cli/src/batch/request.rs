@@ -304,20 +304,16 @@ fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
     let zero = |value: &Value| value.as_f64() == Some(0.0);
-    let no_probabilities = "log-probabilities are not given out";
+    let no_probabilities = "log-probabilities are not returned";
     fields.only("n", is(json!(1)), "one answer to a line: repeat the line with another seed")?;
     fields.only("best_of", is(json!(1)), "one answer to a line")?;
     fields.only("stream", is(json!(false)), "answers of a batch are not streamed")?;
     fields.only("logprobs", |v| *v == json!(false), no_probabilities)?;
     fields.only("top_logprobs", zero, no_probabilities)?;
-    fields.only(
-        "parallel_tool_calls",
-        is(json!(true)),
-        "a model calls as many tools as it will",
-    )?;
+    fields.only("parallel_tool_calls", is(json!(true)), "the number of calls cannot be limited")?;
     let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    fields.only("logit_bias", empty, "logits are not changed by token")?;
-    fields.only("echo", is(json!(false)), "the prompt is not repeated")?;
+    fields.only("logit_bias", empty, "biases of tokens are not supported")?;
+    fields.only("echo", is(json!(false)), "the prompt is not returned with the answer")?;
     options::refuse_unsupported(fields)
 }
 

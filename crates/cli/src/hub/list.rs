@@ -17,8 +17,8 @@ Examples:
   alight list --json | jq .path  and where they are
 
 Models that other tools fetched are in it too: those of .gguf files, and of safetensors, which \
-`alight convert` reads. A part of a name that no other model has in its name is enough for \
-`alight run` and the others.")]
+`alight convert` reads. For `alight run` and the others a part of a name is enough, \
+if no other model's name contains it.")]
 pub struct ListArgs {
     /// A line of JSON for each model
     #[arg(long)]

@@ -108,7 +108,7 @@ fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
                     let of = match there {
                         0 => units::bytes(bytes),
                         there => {
-                            format!("{}, of which {} are there", units::bytes(bytes), units::bytes(there))
+                            format!("{}, of which {} are in the cache", units::bytes(bytes), units::bytes(there))
                         }
                     };
                     let fits = match model.is_safetensors() {
@@ -120,12 +120,12 @@ fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
                 }
                 Event::Waiting { file } => {
                     bar.clear();
-                    say::note(&format!("another process fetches {file}, and is waited for"));
+                    say::note(&format!("waiting for another process that fetches {file}"));
                 }
                 Event::Refetched { file } => {
                     bar.clear();
                     say::note(&format!(
-                        "what was there of {file} is not what the hub has promised; it is fetched again"
+                        "the part of {file} that was fetched earlier does not match the hub's checksum; it is fetched again"
                     ));
                 }
                 Event::Progress { received: now, total: all } => {

@@ -24,7 +24,7 @@ Examples:
   alight pull --list USER/REPO                           what there is, and what fits in memory here
   alight pull USER/REPO:safetensors                      the folder that `alight convert` reads
 
-What is there is not fetched again; what has changed on the hub is. Ctrl-C keeps what was received, \
+A file in the cache is fetched again only if it has changed on the hub. Ctrl-C keeps what was received, \
 and the next pull continues from there. Models are where Hugging Face's own tools have them and look for \
 them: in $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub. HF_TOKEN, or `hf auth login`, \
 is for models that not everybody may have; HF_ENDPOINT names another hub; HF_HUB_OFFLINE=1 asks none."))]

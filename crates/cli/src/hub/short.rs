@@ -36,7 +36,7 @@ pub fn name(path: &Path) -> Outcome<Option<Name>> {
             names.truncate(SHOWN);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             return Err(Stop::Failed(anyhow!(
-                "'{text}' is part of several names in the cache: {}{more}; give more of one of them",
+                "'{text}' is part of several names in the cache: {}{more}; give a longer part of one of them",
                 names.join(", ")
             )));
         }

@@ -47,7 +47,7 @@ Examples:
   alight inspect hf.co/USER/REPO:Q4_K_M     one of the hub: only its header is fetched
   alight inspect model.gguf --watch         what is in memory, live
 
-What a file is, is told by its content and not by its name. \
+The content of a file decides what it is, and not its name. \
 Shapes of GGUF and legacy GGML are as these have them, innermost first: a matrix of 3 rows and 5 columns \
 is 5 × 3. Shapes of safetensors and PyTorch are outermost first: 3 × 5. \
 `align` is the largest power of two that a tensor's offset in its file is a multiple of. \

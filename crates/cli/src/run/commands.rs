@@ -348,7 +348,7 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     let own = talk.file.as_deref() == Some(path);
     if !own && path.symlink_metadata().is_ok() {
         bail!(
-            "'{}' is there already, and not from this conversation: give another name",
+            "'{}' already exists, and was not saved from this conversation: give another name",
             path.display()
         );
     }

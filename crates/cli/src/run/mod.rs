@@ -69,15 +69,15 @@ of it between <think> and </think>, whichever marks the model writes, and then t
 
 The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.
 
-Options that you always want have their place in ~/.config/alight/config.toml: see `alight --help`."))]
+Options for every run go into ~/.config/alight/config.toml: see `alight --help`."))]
 pub struct RunArgs {
     /// The model: a .gguf file, a folder with one model in it, or hf.co/USER/REPO
     ///
-    /// Of a split model, its first shard. Of a model of the hub that was fetched, a part of its name is enough if no other has it
-    /// in its name.
+    /// Of a split model, its first shard. Of a fetched model of the hub, a part of its name is enough, if no other model's name
+    /// contains it.
     model: PathBuf,
 
-    /// What to answer; without it, a chat; `-` reads standard input
+    /// The prompt; without it, a chat; `-` reads standard input
     #[arg(allow_hyphen_values = false)]
     prompt: Option<String>,
 
@@ -100,7 +100,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", visible_alias = "system-prompt", conflicts_with = "raw")]
     system: Option<String>,
 
-    /// Give the prompt to the model as it is, without the chat template
+    /// Use the prompt as it is, without the chat template
     #[arg(long, conflicts_with_all = ["chat_template_file", "chat_template_kwargs"])]
     raw: bool,
 
@@ -136,7 +136,7 @@ pub struct RunArgs {
     #[command(flatten)]
     limits: LimitArgs,
 
-    /// End the answer where the model writes this text, which is left out; may be given several times
+    /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", visible_alias = "reverse-prompt", action = clap::ArgAction::Append,
           allow_hyphen_values = true)]
     stop: Vec<String>,
@@ -224,7 +224,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             front.held = asked.map(|asked| asked.held(about.vocabulary)).transpose()?;
             if about.context > trained {
                 say::note(&format!(
-                    "the model was trained to look back on {trained} tokens, not more"
+                    "the model was trained for a context of {trained} tokens: beyond it, answers get worse"
                 ));
             }
             let draft = ManuallyDrop::new(args.drafts.model(&args.engine)?);
