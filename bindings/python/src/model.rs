@@ -311,10 +311,10 @@ impl Model {
     ///   dry_base=1.75         DRY: the power's exponent is the length of the repetition beyond dry_allowed_length
     ///   xtc_probability=0.0   XTC: how often all likely tokens but the least likely of them are left out
     ///   xtc_threshold=0.1     XTC: from this probability on a token is likely; above 0.5, none is left out
-    ///   top_n_sigma=-1.0      keep tokens whose logits are at most so many standard deviations below the greatest; 0 or less keeps all
+    ///   top_n_sigma=-1.0      keep tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all
     ///   mirostat_tau=5.0      Mirostat: the mean surprise of a token to aim at, in bits
     ///   mirostat_eta=0.1      Mirostat: how fast it learns
-    ///   min_keep=0            top_p, min_p and XTC leave at least so many tokens
+    ///   min_keep=0            top_p, min_p and XTC leave at least this many tokens
     ///   repeat_last_n=64      how many tokens count as seen lately; -1: all
     ///   dry_allowed_length=2  DRY: shorter repetitions are free
     ///   dry_penalty_last_n=64 DRY: how many tokens are searched for repetitions; -1: all

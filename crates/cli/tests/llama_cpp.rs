@@ -536,6 +536,318 @@ const TABLE: &[Row] = &[
         Works("--frequency-penalty", |case| penalizes(case, &["--frequency-penalty", "9"])),
         Works("--frequency-penalty", |case| penalizes_served(case, &["--frequency-penalty", "9"])),
     ),
+    Row(
+        &["--top-nsigma", "--top-n-sigma"],
+        &["0.0001"],
+        Works("--top-nsigma", |case| {
+            for name in ["--top-nsigma", "--top-n-sigma"] {
+                assert_eq!(case.tokens(&[name, "0.0001"]), case.greedy());
+            }
+        }),
+        Works("--top-nsigma", |case| makes_greedy(case, &["--top-nsigma", "0.0001"])),
+    ),
+    Row(
+        &["--xtc-probability"],
+        &["1"],
+        Works("--xtc-probability", |case| {
+            assert_ne!(
+                case.tokens(&[
+                    "--top-p",
+                    "1",
+                    "--min-p",
+                    "0",
+                    "--xtc-probability",
+                    "1",
+                    "--temp",
+                    "0",
+                    "--xtc-threshold",
+                    "0"
+                ]),
+                case.tokens(&["--temp", "0"])
+            )
+        }),
+        Works("--xtc-probability", |case| {
+            assert_ne!(
+                case.served(&[
+                    "--top-p",
+                    "1",
+                    "--min-p",
+                    "0",
+                    "--xtc-probability",
+                    "1",
+                    "--temp",
+                    "0",
+                    "--xtc-threshold",
+                    "0"
+                ]),
+                case.served(&["--temp", "0"])
+            )
+        }),
+    ),
+    Row(
+        &["--xtc-threshold"],
+        &["0.6"],
+        Works("--xtc-threshold", |case| {
+            assert_eq!(
+                case.tokens(&[
+                    "--top-p",
+                    "1",
+                    "--min-p",
+                    "0",
+                    "--xtc-probability",
+                    "1",
+                    "--temp",
+                    "0",
+                    "--xtc-threshold",
+                    "0.6"
+                ]),
+                case.tokens(&["--temp", "0"])
+            )
+        }),
+        Works("--xtc-threshold", |case| {
+            assert_eq!(
+                case.served(&[
+                    "--top-p",
+                    "1",
+                    "--min-p",
+                    "0",
+                    "--xtc-probability",
+                    "1",
+                    "--temp",
+                    "0",
+                    "--xtc-threshold",
+                    "0.6"
+                ]),
+                case.served(&["--temp", "0"])
+            )
+        }),
+    ),
+    Row(
+        &["--dry-multiplier"],
+        &["9"],
+        Works("--dry-multiplier", |case| penalizes(case, &["--dry-multiplier", "9"])),
+        Works("--dry-multiplier", |case| penalizes_served(case, &["--dry-multiplier", "9"])),
+    ),
+    Row(
+        &["--dry-base"],
+        &["40"],
+        Works("--dry-base", |case| {
+            assert_ne!(
+                case.tokens(&[
+                    "--dry-multiplier",
+                    "0.0001",
+                    "--dry-base",
+                    "40",
+                    "--temp",
+                    "0",
+                    "-n",
+                    "20"
+                ]),
+                case.tokens(&["--dry-multiplier", "0.0001", "--temp", "0", "-n", "20"])
+            )
+        }),
+        Works("--dry-base", |case| {
+            assert_ne!(
+                case.served(&[
+                    "--dry-multiplier",
+                    "0.0001",
+                    "--dry-base",
+                    "40",
+                    "--temp",
+                    "0",
+                    "-n",
+                    "20"
+                ]),
+                case.served(&["--dry-multiplier", "0.0001", "--temp", "0", "-n", "20"])
+            )
+        }),
+    ),
+    Row(
+        &["--dry-allowed-length"],
+        &["40"],
+        Works("--dry-allowed-length", |case| {
+            assert_eq!(
+                case.tokens(&[
+                    "--dry-allowed-length",
+                    "40",
+                    "--dry-multiplier",
+                    "9",
+                    "--temp",
+                    "0",
+                    "-n",
+                    "20"
+                ]),
+                case.tokens(&["--temp", "0", "-n", "20"])
+            )
+        }),
+        Works("--dry-allowed-length", |case| {
+            assert_eq!(
+                case.served(&[
+                    "--dry-allowed-length",
+                    "40",
+                    "--dry-multiplier",
+                    "9",
+                    "--temp",
+                    "0",
+                    "-n",
+                    "20"
+                ]),
+                case.served(&["--temp", "0", "-n", "20"])
+            )
+        }),
+    ),
+    Row(
+        &["--dry-penalty-last-n"],
+        &["0"],
+        Works("--dry-penalty-last-n", |case| {
+            assert_eq!(
+                case.tokens(&[
+                    "--dry-penalty-last-n",
+                    "0",
+                    "--dry-multiplier",
+                    "9",
+                    "--temp",
+                    "0",
+                    "-n",
+                    "20"
+                ]),
+                case.tokens(&["--temp", "0", "-n", "20"])
+            )
+        }),
+        Works("--dry-penalty-last-n", |case| {
+            assert_eq!(
+                case.served(&[
+                    "--dry-penalty-last-n",
+                    "0",
+                    "--dry-multiplier",
+                    "9",
+                    "--temp",
+                    "0",
+                    "-n",
+                    "20"
+                ]),
+                case.served(&["--temp", "0", "-n", "20"])
+            )
+        }),
+    ),
+    Row(
+        &["--dry-sequence-breaker"],
+        &["a"],
+        Works("--dry-sequence-breaker", |case| breaks(case)),
+        Works("--dry-sequence-breaker", |case| breaks_served(case)),
+    ),
+    Row(
+        &["--mirostat"],
+        &["2"],
+        Works("--mirostat", |case| {
+            for version in ["1", "2"] {
+                let words = ["--mirostat", version, "--mirostat-ent", "0"];
+                assert_eq!(case.tokens(&words), case.greedy());
+            }
+            assert_eq!(case.tokens(&["--mirostat", "0"]), case.usual());
+        }),
+        Works("--mirostat", |case| makes_greedy(case, &["--mirostat", "2", "--mirostat-ent", "0"])),
+    ),
+    Row(
+        &["--mirostat-ent"],
+        &["0"],
+        Works("--mirostat-ent", |case| {
+            assert_ne!(
+                case.tokens(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "0"]),
+                case.tokens(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "9"])
+            )
+        }),
+        Works("--mirostat-ent", |case| {
+            assert_ne!(
+                case.served(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "0"]),
+                case.served(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "9"])
+            )
+        }),
+    ),
+    Row(
+        &["--mirostat-lr"],
+        &["0.5"],
+        Works("--mirostat-lr", |case| {
+            assert_ne!(
+                case.tokens(&[
+                    "--mirostat",
+                    "2",
+                    "--temp",
+                    "1",
+                    "--mirostat-ent",
+                    "0.5",
+                    "--mirostat-lr",
+                    "9"
+                ]),
+                case.tokens(&[
+                    "--mirostat",
+                    "2",
+                    "--temp",
+                    "1",
+                    "--mirostat-ent",
+                    "0.5",
+                    "--mirostat-lr",
+                    "0"
+                ])
+            )
+        }),
+        Works("--mirostat-lr", |case| {
+            assert_ne!(
+                case.served(&[
+                    "--mirostat",
+                    "2",
+                    "--temp",
+                    "1",
+                    "--mirostat-ent",
+                    "0.5",
+                    "--mirostat-lr",
+                    "9"
+                ]),
+                case.served(&[
+                    "--mirostat",
+                    "2",
+                    "--temp",
+                    "1",
+                    "--mirostat-ent",
+                    "0.5",
+                    "--mirostat-lr",
+                    "0"
+                ])
+            )
+        }),
+    ),
+    Row(
+        &["--samplers"],
+        &["temperature"],
+        Works("--samplers", |case| {
+            assert_eq!(
+                case.tokens(&["--samplers", "top_k;temperature", "--top-k", "3"]),
+                case.tokens(&["--top-p", "1", "--min-p", "0", "--top-k", "3"])
+            )
+        }),
+        Works("--samplers", |case| {
+            assert_eq!(
+                case.served(&["--samplers", "top_k;temperature", "--top-k", "3"]),
+                case.served(&["--top-p", "1", "--min-p", "0", "--top-k", "3"])
+            )
+        }),
+    ),
+    Row(
+        &["--sampler-seq", "--sampling-seq"],
+        &["kt"],
+        Works("--sampler-seq", |case| {
+            let usual = case.tokens(&["--top-p", "1", "--min-p", "0", "--top-k", "3"]);
+            for name in ["--sampler-seq", "--sampling-seq"] {
+                assert_eq!(case.tokens(&[name, "kt", "--top-k", "3"]), usual);
+            }
+        }),
+        Works("--sampler-seq", |case| {
+            assert_eq!(
+                case.served(&["--sampler-seq", "kt", "--top-k", "3"]),
+                case.served(&["--top-p", "1", "--min-p", "0", "--top-k", "3"])
+            )
+        }),
+    ),
     // How it is computed.
     Row(
         &["-t", "--threads"],
@@ -750,6 +1062,29 @@ fn penalizes(case: &Case, words: &[&str]) {
 fn penalizes_served(case: &Case, words: &[&str]) {
     let usual = ["--temp", "0", "-n", "20", "--repeat-penalty", "1"];
     assert_ne!(case.served(&[&usual[..], words].concat()), case.served(&usual), "{words:?}");
+}
+
+/// Where each token breaks sequences, none repeats one.
+const BREAKERS: [&str; 10] =
+    ["<", "a", " ", "\u{1b}", "\u{9b}", "\u{7f}", "\u{202e}", "\u{2066}", "\u{8}", "\r"];
+
+fn with_breakers<'w>(words: &[&'w str]) -> Vec<&'w str> {
+    let breakers = BREAKERS.iter().flat_map(|text| ["--dry-sequence-breaker", text]);
+    words.iter().copied().chain(breakers).collect()
+}
+
+fn breaks(case: &Case) {
+    let (plain, dry) = (["--temp", "0", "-n", "20"], ["--dry-multiplier", "9"]);
+    let dry = [&plain[..], &dry].concat();
+    let none = [&with_breakers(&dry)[..], &["--dry-sequence-breaker", "none"]].concat();
+    assert_eq!(case.tokens(&with_breakers(&dry)), case.tokens(&plain));
+    assert_ne!(case.tokens(&none), case.tokens(&plain));
+}
+
+fn breaks_served(case: &Case) {
+    let plain = ["--temp", "0", "-n", "20"];
+    let dry = [&plain[..], &["--dry-multiplier", "9"]].concat();
+    assert_eq!(case.served(&with_breakers(&dry)), case.served(&plain));
 }
 
 /// Keys and values take less.

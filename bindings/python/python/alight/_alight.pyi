@@ -599,7 +599,7 @@ class Options(TypedDict, total=False):
     repeat_last_n: int
     """How many tokens count as seen lately; -1: all; 64."""
     min_keep: int
-    """`top_p`, `min_p` and XTC leave at least so many tokens; 0."""
+    """`top_p`, `min_p` and XTC leave at least this many tokens; 0."""
     dry_multiplier: float
     """DRY: makes a token that would continue a repetition less likely by this, times a power of `dry_base`; 0 does not; 0."""
     dry_base: float
@@ -615,7 +615,7 @@ class Options(TypedDict, total=False):
     xtc_threshold: float
     """XTC: from this probability on a token is likely; above 0.5, none is left out; 0.1."""
     top_n_sigma: float
-    """Keep the tokens whose logits are at most so many standard deviations below the greatest; 0 or less keeps all; -1."""
+    """Keep the tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all; -1."""
     mirostat: int
     """1 or 2: draw with this version of Mirostat, in place of penalties, `top_n_sigma`, `top_k`, `top_p`, `min_p` and XTC; 0: do not."""
     mirostat_tau: float

@@ -234,7 +234,7 @@ fn all_options(talk: &Talk<'_>) -> String {
     let sampling = talk.given.listed(&talk.sampling).into_iter();
     let lines = sampling.chain(own.map(|(name, value, about)| (name.to_owned(), value, about)));
     let lines: Vec<String> =
-        lines.map(|(name, value, about)| format!("{name:<18} {value:<8}  {about}")).collect();
+        lines.map(|(name, value, about)| format!("{name:<20} {value:<8}  {about}")).collect();
     lines.join("\n")
 }
 

@@ -11,9 +11,9 @@
 //! 7. division by the temperature;
 //! 8. a draw from the softmax of what is left. Temperature 0 takes the greatest logit that is left: of all after 1, unless XTC is on.
 //!
-//! Mirostat replaces the penalties and 2 to 6, as in llama.cpp: after biases and the temperature, it draws from so many of the likeliest tokens that
-//! the surprise of an answer (−log₂ of a token's probability) approaches a target. What it learns from each draw ([`Sampler`]'s `surprise`)
-//! begins anew with each answer.
+//! Mirostat replaces the penalties and 2 to 6, as in llama.cpp: after biases and the temperature, it draws from the likeliest tokens, whose number
+//! follows from a limit of surprise (−log₂ of a token's probability). Each draw moves the limit, so that the mean surprise of an answer approaches a
+//! target; each answer begins with the same limit.
 //!
 //! Invariants: after [`Sampler::new`] nothing is allocated; the same seed and the same calls give
 //! the same tokens (on another machine too, except for the last bit of its `exp`); of equal logits
