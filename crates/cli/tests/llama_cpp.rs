@@ -550,37 +550,13 @@ const TABLE: &[Row] = &[
         &["--xtc-probability"],
         &["1"],
         Works("--xtc-probability", |case| {
-            assert_ne!(
-                case.tokens(&[
-                    "--top-p",
-                    "1",
-                    "--min-p",
-                    "0",
-                    "--xtc-probability",
-                    "1",
-                    "--temp",
-                    "0",
-                    "--xtc-threshold",
-                    "0"
-                ]),
-                case.tokens(&["--temp", "0"])
-            )
+            differs(case, "--temp 0 --top-p 1 --min-p 0 --xtc-threshold 0", "--xtc-probability 1")
         }),
         Works("--xtc-probability", |case| {
-            assert_ne!(
-                case.served(&[
-                    "--top-p",
-                    "1",
-                    "--min-p",
-                    "0",
-                    "--xtc-probability",
-                    "1",
-                    "--temp",
-                    "0",
-                    "--xtc-threshold",
-                    "0"
-                ]),
-                case.served(&["--temp", "0"])
+            differs_served(
+                case,
+                "--temp 0 --top-p 1 --min-p 0 --xtc-threshold 0",
+                "--xtc-probability 1",
             )
         }),
     ),
@@ -588,111 +564,53 @@ const TABLE: &[Row] = &[
         &["--xtc-threshold"],
         &["0.6"],
         Works("--xtc-threshold", |case| {
-            assert_eq!(
-                case.tokens(&[
-                    "--top-p",
-                    "1",
-                    "--min-p",
-                    "0",
-                    "--xtc-probability",
-                    "1",
-                    "--temp",
-                    "0",
-                    "--xtc-threshold",
-                    "0.6"
-                ]),
-                case.tokens(&["--temp", "0"])
+            changes_nothing(
+                case,
+                "--temp 0 --top-p 1 --min-p 0 --xtc-probability 1 --xtc-threshold 0.6",
+                "--temp 0 --top-p 1 --min-p 0",
             )
         }),
         Works("--xtc-threshold", |case| {
-            assert_eq!(
-                case.served(&[
-                    "--top-p",
-                    "1",
-                    "--min-p",
-                    "0",
-                    "--xtc-probability",
-                    "1",
-                    "--temp",
-                    "0",
-                    "--xtc-threshold",
-                    "0.6"
-                ]),
-                case.served(&["--temp", "0"])
+            changes_nothing_served(
+                case,
+                "--temp 0 --top-p 1 --min-p 0 --xtc-probability 1 --xtc-threshold 0.6",
+                "--temp 0 --top-p 1 --min-p 0",
             )
         }),
     ),
     Row(
         &["--dry-multiplier"],
         &["9"],
-        Works("--dry-multiplier", |case| penalizes(case, &["--dry-multiplier", "9"])),
-        Works("--dry-multiplier", |case| penalizes_served(case, &["--dry-multiplier", "9"])),
+        Works("--dry-multiplier", |case| differs(case, "--temp 0 -n 20", "--dry-multiplier 9")),
+        Works("--dry-multiplier", |case| {
+            differs_served(case, "--temp 0 -n 20", "--dry-multiplier 9")
+        }),
     ),
     Row(
         &["--dry-base"],
         &["40"],
         Works("--dry-base", |case| {
-            assert_ne!(
-                case.tokens(&[
-                    "--dry-multiplier",
-                    "0.0001",
-                    "--dry-base",
-                    "40",
-                    "--temp",
-                    "0",
-                    "-n",
-                    "20"
-                ]),
-                case.tokens(&["--dry-multiplier", "0.0001", "--temp", "0", "-n", "20"])
-            )
+            differs(case, "--temp 0 -n 20 --dry-multiplier 0.0001", "--dry-base 40")
         }),
         Works("--dry-base", |case| {
-            assert_ne!(
-                case.served(&[
-                    "--dry-multiplier",
-                    "0.0001",
-                    "--dry-base",
-                    "40",
-                    "--temp",
-                    "0",
-                    "-n",
-                    "20"
-                ]),
-                case.served(&["--dry-multiplier", "0.0001", "--temp", "0", "-n", "20"])
-            )
+            differs_served(case, "--temp 0 -n 20 --dry-multiplier 0.0001", "--dry-base 40")
         }),
     ),
     Row(
         &["--dry-allowed-length"],
         &["40"],
         Works("--dry-allowed-length", |case| {
-            assert_eq!(
-                case.tokens(&[
-                    "--dry-allowed-length",
-                    "40",
-                    "--dry-multiplier",
-                    "9",
-                    "--temp",
-                    "0",
-                    "-n",
-                    "20"
-                ]),
-                case.tokens(&["--temp", "0", "-n", "20"])
+            changes_nothing(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-allowed-length 40",
+                "--temp 0 -n 20",
             )
         }),
         Works("--dry-allowed-length", |case| {
-            assert_eq!(
-                case.served(&[
-                    "--dry-allowed-length",
-                    "40",
-                    "--dry-multiplier",
-                    "9",
-                    "--temp",
-                    "0",
-                    "-n",
-                    "20"
-                ]),
-                case.served(&["--temp", "0", "-n", "20"])
+            changes_nothing_served(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-allowed-length 40",
+                "--temp 0 -n 20",
             )
         }),
     ),
@@ -700,33 +618,17 @@ const TABLE: &[Row] = &[
         &["--dry-penalty-last-n"],
         &["0"],
         Works("--dry-penalty-last-n", |case| {
-            assert_eq!(
-                case.tokens(&[
-                    "--dry-penalty-last-n",
-                    "0",
-                    "--dry-multiplier",
-                    "9",
-                    "--temp",
-                    "0",
-                    "-n",
-                    "20"
-                ]),
-                case.tokens(&["--temp", "0", "-n", "20"])
+            changes_nothing(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-penalty-last-n 0",
+                "--temp 0 -n 20",
             )
         }),
         Works("--dry-penalty-last-n", |case| {
-            assert_eq!(
-                case.served(&[
-                    "--dry-penalty-last-n",
-                    "0",
-                    "--dry-multiplier",
-                    "9",
-                    "--temp",
-                    "0",
-                    "-n",
-                    "20"
-                ]),
-                case.served(&["--temp", "0", "-n", "20"])
+            changes_nothing_served(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-penalty-last-n 0",
+                "--temp 0 -n 20",
             )
         }),
     ),
@@ -752,67 +654,27 @@ const TABLE: &[Row] = &[
         &["--mirostat-ent"],
         &["0"],
         Works("--mirostat-ent", |case| {
-            assert_ne!(
-                case.tokens(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "0"]),
-                case.tokens(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "9"])
-            )
+            differs(case, "--mirostat 2 --temp 9 --seed 1", "--mirostat-ent 0")
         }),
         Works("--mirostat-ent", |case| {
-            assert_ne!(
-                case.served(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "0"]),
-                case.served(&["--mirostat", "2", "--temp", "1", "--mirostat-ent", "9"])
-            )
+            differs_served(case, "--mirostat 2 --temp 9 --seed 1", "--mirostat-ent 0")
         }),
     ),
     Row(
         &["--mirostat-lr"],
         &["0.5"],
         Works("--mirostat-lr", |case| {
-            assert_ne!(
-                case.tokens(&[
-                    "--mirostat",
-                    "2",
-                    "--temp",
-                    "1",
-                    "--mirostat-ent",
-                    "0.5",
-                    "--mirostat-lr",
-                    "9"
-                ]),
-                case.tokens(&[
-                    "--mirostat",
-                    "2",
-                    "--temp",
-                    "1",
-                    "--mirostat-ent",
-                    "0.5",
-                    "--mirostat-lr",
-                    "0"
-                ])
+            differs(
+                case,
+                "--mirostat 2 --temp 9 --seed 1 --mirostat-ent 0.5 --mirostat-lr 0",
+                "--mirostat-lr 9",
             )
         }),
         Works("--mirostat-lr", |case| {
-            assert_ne!(
-                case.served(&[
-                    "--mirostat",
-                    "2",
-                    "--temp",
-                    "1",
-                    "--mirostat-ent",
-                    "0.5",
-                    "--mirostat-lr",
-                    "9"
-                ]),
-                case.served(&[
-                    "--mirostat",
-                    "2",
-                    "--temp",
-                    "1",
-                    "--mirostat-ent",
-                    "0.5",
-                    "--mirostat-lr",
-                    "0"
-                ])
+            differs_served(
+                case,
+                "--mirostat 2 --temp 9 --seed 1 --mirostat-ent 0.5 --mirostat-lr 0",
+                "--mirostat-lr 9",
             )
         }),
     ),
@@ -820,15 +682,17 @@ const TABLE: &[Row] = &[
         &["--samplers"],
         &["temperature"],
         Works("--samplers", |case| {
-            assert_eq!(
-                case.tokens(&["--samplers", "top_k;temperature", "--top-k", "3"]),
-                case.tokens(&["--top-p", "1", "--min-p", "0", "--top-k", "3"])
+            changes_nothing(
+                case,
+                "--samplers top_k;temperature --top-k 3 --temp 9 --seed 1",
+                "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
             )
         }),
         Works("--samplers", |case| {
-            assert_eq!(
-                case.served(&["--samplers", "top_k;temperature", "--top-k", "3"]),
-                case.served(&["--top-p", "1", "--min-p", "0", "--top-k", "3"])
+            changes_nothing_served(
+                case,
+                "--samplers top_k;temperature --top-k 3 --temp 9 --seed 1",
+                "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
             )
         }),
     ),
@@ -836,15 +700,19 @@ const TABLE: &[Row] = &[
         &["--sampler-seq", "--sampling-seq"],
         &["kt"],
         Works("--sampler-seq", |case| {
-            let usual = case.tokens(&["--top-p", "1", "--min-p", "0", "--top-k", "3"]);
             for name in ["--sampler-seq", "--sampling-seq"] {
-                assert_eq!(case.tokens(&[name, "kt", "--top-k", "3"]), usual);
+                changes_nothing(
+                    case,
+                    &format!("{name} kt --top-k 3 --temp 9 --seed 1"),
+                    "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
+                );
             }
         }),
         Works("--sampler-seq", |case| {
-            assert_eq!(
-                case.served(&["--sampler-seq", "kt", "--top-k", "3"]),
-                case.served(&["--top-p", "1", "--min-p", "0", "--top-k", "3"])
+            changes_nothing_served(
+                case,
+                "--sampler-seq kt --top-k 3 --temp 9 --seed 1",
+                "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
             )
         }),
     ),
@@ -1062,6 +930,30 @@ fn penalizes(case: &Case, words: &[&str]) {
 fn penalizes_served(case: &Case, words: &[&str]) {
     let usual = ["--temp", "0", "-n", "20", "--repeat-penalty", "1"];
     assert_ne!(case.served(&[&usual[..], words].concat()), case.served(&usual), "{words:?}");
+}
+
+/// With these options `more` makes a difference.
+fn differs(case: &Case, options: &str, more: &str) {
+    let both = format!("{options} {more}");
+    assert_ne!(case.tokens(&words(&both)), case.tokens(&words(options)), "{more}");
+}
+
+fn differs_served(case: &Case, options: &str, more: &str) {
+    let both = format!("{options} {more}");
+    assert_ne!(case.served(&words(&both)), case.served(&words(options)), "{more}");
+}
+
+/// These options give what the others give.
+fn changes_nothing(case: &Case, options: &str, others: &str) {
+    assert_eq!(case.tokens(&words(options)), case.tokens(&words(others)), "{options}");
+}
+
+fn changes_nothing_served(case: &Case, options: &str, others: &str) {
+    assert_eq!(case.served(&words(options)), case.served(&words(others)), "{options}");
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split(' ').collect()
 }
 
 /// Where each token breaks sequences, none repeats one.
