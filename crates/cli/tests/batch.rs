@@ -234,7 +234,7 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
     }
     assert!(got[0]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[0]);
     assert!(!got[1]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[1]);
-    assert!(got[39]["error"]["message"].as_str().unwrap().contains("line 77"), "{}", got[39]);
+    assert!(got[43]["error"]["message"].as_str().unwrap().contains("line 85"), "{}", got[43]);
 }
 
 /// As `alight serve` fills it.
