@@ -145,6 +145,7 @@ COMMANDS = (
     Command("make pictures", BY_HAND, ANY, "", "the pictures of docs/ from evidence/results; --check compares", test="--check", bare=True),
     Command("make quantize-vectors", BY_HAND, VENV, "", "reference vectors of quantisation; --check compares", test="--check"),
     Command("make random-model", "bench-models", VENV, "", "a model of a well-known shape with random weights"),
+    Command("make sampler-vectors", BY_HAND, VENV, "", "what llama.cpp's samplers keep of made-up logits, for a test of crates/model; --check compares", test="--check"),
     Command("make tables", BY_HAND, ANY, "", "the tables of docs/ and README.md from evidence/results; --check compares, and refuses results of an unknown version; --fresh refuses old ones too", test="--check", bare=True),
     Command("make tokenizer-strings", BY_HAND, ANY, "", "the texts on which tokenizers are compared"),
     Command("make tokenizer-vectors", BY_HAND, OWN, "sentencepiece, tokenizers, tiktoken, protobuf", "small tokenizers by other libraries, and their ids"),

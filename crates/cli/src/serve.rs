@@ -276,6 +276,7 @@ pub fn main(args: ServeArgs) -> Outcome {
         port: args.port,
         engine,
         sampling: args.sampling.options(),
+        dry_sequence_breakers: args.sampling.breakers().map(<[String]>::to_vec),
         fixed_seed: !args.sampling.are_random(),
         max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
         queue: args.queue,

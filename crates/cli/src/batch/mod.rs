@@ -249,6 +249,7 @@ impl BatchArgs {
         let encoder = self.limits.encoder(Encoder::new(vocabulary, style, self.parse_special));
         let defaults = Defaults {
             sampling: self.sampling.fixed_options(),
+            breakers: self.sampling.breakers().map(<[String]>::to_vec),
             max_tokens: self.limits.max_tokens(),
             ignore_eos: self.limits.ignore_eos,
             system: self.system.clone(),
@@ -279,13 +280,15 @@ impl BatchArgs {
         let BatchArgs { limits, engine, sampling, .. } = self;
         let options = sampling.fixed_options();
         let numbers = SamplerOptions::NUMBERS.map(|number| (number.get)(&options));
-        let SamplerOptions { top_k, repeat_last_n, seed, .. } = options;
+        let counts = SamplerOptions::COUNTS.map(|count| (count.get)(&options));
         let all = json!({
             "model": model.identity(),
             "sampling": numbers,
-            "counts": [top_k, repeat_last_n, limits.max_tokens(), limits.context(model.spec().context)],
+            "counts": counts,
+            "breakers": sampling.breakers(),
+            "limits": [limits.max_tokens(), limits.context(model.spec().context)],
             // A different seed in every run is the same option.
-            "seed": (!sampling.draws_seed()).then_some(seed),
+            "seed": (!sampling.draws_seed()).then_some(options.seed),
             "switches": [limits.ignore_eos, limits.no_thinking, self.raw, self.parse_special],
             "system": self.system,
             "arithmetic": format!("{:?} {:?}", engine.prompt_precision(), engine.cache_type()),
@@ -415,9 +418,24 @@ impl Batch {
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
         let answer = LineAnswer::new(&prepared, self.model.vocabulary());
-        let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, thinking, .. } =
-            prepared;
-        let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
+        let Prepared {
+            prompt,
+            sampling,
+            breakers,
+            max_tokens,
+            ignore_eos,
+            held: grammar,
+            thinking,
+            ..
+        } = prepared;
+        let request = Request {
+            prompt,
+            sampling,
+            dry_sequence_breakers: breakers,
+            max_tokens,
+            ignore_eos,
+            ..Request::default()
+        };
         let request = GenerateRequest { request, grammar, thinking, ..GenerateRequest::default() };
         let send = self.send.clone();
         let on_event = Box::new(move |event| {

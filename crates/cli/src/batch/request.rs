@@ -36,6 +36,8 @@ const IGNORED: [&str; 8] = [
 pub struct Defaults {
     /// How tokens are chosen.
     pub sampling: SamplerOptions,
+    /// Texts that break sequences for DRY, if they are not the usual ones.
+    pub breakers: Option<Vec<String>>,
     /// Maximum tokens of an answer.
     pub max_tokens: usize,
     /// Ignore the end-of-text token.
@@ -56,6 +58,8 @@ pub struct Prepared {
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: SamplerOptions,
+    /// Texts that break sequences for DRY, if they are not the usual ones.
+    pub breakers: Option<Vec<String>>,
     /// Maximum tokens of the answer.
     pub max_tokens: usize,
     /// Ignore the end-of-text token.
@@ -201,6 +205,8 @@ impl Parsed {
         };
         let (sampling, max_tokens) =
             options::sampling(&mut fields, &defaults.sampling, defaults.max_tokens)?;
+        let breakers = options::sequence_breakers(&mut fields)?;
+        let breakers = breakers.or_else(|| defaults.breakers.clone());
         let calls = match &prompt {
             Prompt::Chat(context) => Calls::of(context, &[]),
             Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Gap(_) => Calls::None,
@@ -233,7 +239,18 @@ impl Parsed {
             stops,
             ..AnswerOptions::default()
         };
-        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, thinking, chat, asked })
+        Ok(Prepared {
+            line,
+            prompt,
+            sampling,
+            breakers,
+            max_tokens,
+            ignore_eos,
+            held,
+            thinking,
+            chat,
+            asked,
+        })
     }
 }
 

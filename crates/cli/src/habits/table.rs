@@ -13,8 +13,7 @@ pub type Habits = &'static [(&'static [&'static str], Means)];
 const CPU: &str = "all of the model is computed on the CPU";
 const TOKEN: &str =
     "set HF_TOKEN, or log in with `hf auth login`: others can read what is on a command line";
-const SAMPLERS: &str =
-    "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
+const SAMPLERS: &str = "tokens are drawn with the stages that --samplers has, and with --mirostat";
 const FILE: &str = "what the model's file says of its positions is what counts";
 const LOG: &str = "nothing is logged but requests (`alight serve --log`); --stats and --explain-load report what was done";
 const TASKSET: &str = "`taskset` chooses the CPUs";
@@ -267,12 +266,7 @@ pub const ALL: Habits = &[
     ),
     // Sampling, and the end of an answer.
     (&["-r", "--reverse-prompt"], Same("--stop")),
-    (
-        &["--mirostat*", "--typical*", "--samplers", "--sampler-seq", "--sampling-seq"],
-        Instead(SAMPLERS),
-    ),
-    (&["--dynatemp-*", "--top-nsigma", "--top-n-sigma", "--logit-bias", "-l"], Instead(SAMPLERS)),
-    (&["--dry-*", "--xtc-*", "--adaptive-*"], Instead(SAMPLERS)),
+    (&["--typical*", "--dynatemp-*", "--adaptive-*", "--logit-bias", "-l"], Instead(SAMPLERS)),
     (&["-bs", "--backend-sampling"], NotNeeded(No, CPU)),
     (&["--keep"], NotNeeded(One, "a chat that grows too long forgets its oldest exchanges")),
     (

@@ -235,7 +235,12 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 about.max_context = about.context;
             }
             memory::note(model, about.context, args.engine.cache_type());
-            let mut engine = Native::new(model, about.max_context, sampling, &args.engine)?;
+            let mut engine = Native::new(
+                model,
+                about.max_context,
+                (sampling, args.sampling.breakers()),
+                &args.engine,
+            )?;
             engine.keep_prompts(args.cache.folder()?);
             match &*draft {
                 Some(draft) => engine.draft_with(draft)?,
@@ -374,7 +379,8 @@ impl Front<'_> {
             &mut sink,
         );
         let context = about.context;
-        let request = Request { prompt, context, sampling, limits, held };
+        let breakers = args.sampling.breakers();
+        let request = Request { prompt, context, sampling, breakers, limits, held };
         let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;
