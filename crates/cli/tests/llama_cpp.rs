@@ -635,8 +635,8 @@ const TABLE: &[Row] = &[
     Row(
         &["--dry-sequence-breaker"],
         &["a"],
-        Works("--dry-sequence-breaker", |case| breaks(case)),
-        Works("--dry-sequence-breaker", |case| breaks_served(case)),
+        Works("--dry-sequence-breaker", breaks),
+        Works("--dry-sequence-breaker", breaks_served),
     ),
     Row(
         &["--mirostat"],
