@@ -118,7 +118,7 @@ pub const SAMPLING: &[Declared] = &[
     taken("mirostat_eta", "Mirostat's rate of learning"),
     taken(
         "samplers",
-        "the stages that are on, by names or letters; their order is always `penalties`, `dry`, `top_n_sigma`, `top_k`, `top_p`, `min_p`, `xtc`, `temperature`",
+        "the stages that are on, by names or letters, always in the order in which `/props` has them",
     ),
     taken("seed", "the seed of the draws; -1: none"),
     taken("max_tokens", "the largest number of tokens in an answer; -1: no limit"),

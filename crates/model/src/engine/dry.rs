@@ -1,7 +1,7 @@
 //! DRY ("don't repeat yourself"): a token that would continue a repetition of earlier text becomes less likely, and the more so the longer the
 //! repetition already is.
 //!
-//! A repetition is the longest end of the text that also stands before an earlier occurrence of the token. It begins at the latest after the last
+//! A repetition is the longest end of the text that also stands before an earlier occurrence of the token. It begins at the earliest after the last
 //! text that breaks sequences. If it has at least the allowed length, the logit of the token is reduced by multiplier · base^(length − allowed). This
 //! is what llama.cpp computes.
 
