@@ -18,6 +18,7 @@ use crate::cp::CpArgs;
 use crate::hub::list::ListArgs;
 use crate::hub::pull::PullArgs;
 use crate::hub::rm::RmArgs;
+use crate::hub::suggested;
 use crate::inspect::InspectArgs;
 use crate::man::ManArgs;
 use crate::outcome::{Outcome, Stop};
@@ -215,6 +216,12 @@ pub fn instead(words: &[OsString], error: clap::Error) -> Outcome {
         && let Some(name) = similar_command(word)
     {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(name));
+    }
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && words.get(1).is_some_and(|word| ["run", "serve"].contains(&&*word.to_string_lossy()))
+    {
+        let tip = suggested::tip(&words[1].to_string_lossy());
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     let text = error.render();
     let text = if say::colour() { text.ansi().to_string() } else { text.to_string() };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::fake_hub::{COMMIT, FakeHub, REPO, bytes, sha256};
-use crate::support::{self, Done, command, done, ended, kill, pty, wild};
+use crate::support::{self, Done, alight, command, done, ended, kill, pty, wild};
 
 /// A hub, and an empty cache.
 struct Case {
@@ -376,6 +376,10 @@ fn the_models_to_begin_with_are_the_same_everywhere() {
         .filter(|word| word.starts_with("hf.co/") && !word.contains("USER"))
         .collect();
     assert_eq!(of_help.len(), 3, "{help}");
+    for command in ["run", "serve"] {
+        alight(&[command])
+            .fails_as_usage(&format!("`alight {command} {}` fetches a small model", of_help[0]));
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let run = case().alight(&["run", "--help"]).succeeds().stdout;
     for page in ["README.md", "docs/tutorial/first-ten-minutes.md", "docs/how-to/hub.md"] {

@@ -47,3 +47,9 @@ pub fn before(help: &str) -> String {
     }
     text + "\n" + help
 }
+
+/// Returns advice for a command that was given no model.
+pub fn tip(command: &str) -> String {
+    let Suggestion { name, size, .. } = &SUGGESTED[0];
+    format!("to begin with, `alight {command} {name}` fetches a small model ({size}) and uses it")
+}
