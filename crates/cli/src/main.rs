@@ -5,6 +5,8 @@
 //! **Invariant:** results go to stdout ([`output`]) and nothing else does; all messages to the user go to stderr through [`say`].
 //! If a result cannot be written to stdout, the status is 1.
 //!
+//! **Invariant:** memory that the system refuses is an error of one line, too ([`memory`]), and no abort.
+//!
 //! **Invariant:** a write that fails is an error that names the file, also where the limit on the size of files is the reason.
 //!
 //! **Invariant:** the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted). A reader that
@@ -38,6 +40,7 @@ mod interrupt;
 mod layout;
 mod man;
 mod memory;
+mod needs;
 mod new_file;
 mod open;
 mod outcome;
@@ -74,6 +77,7 @@ use args::{Cli, Command};
 
 fn main() -> ExitCode {
     let started = Instant::now();
+    memory::end_the_process();
     panics::end_the_process();
     outcome::survive_size_limit();
     let known = args::command();

@@ -2,7 +2,7 @@
 
 use std::panic::{self, PanicHookInfo};
 
-use crate::{say, terminal};
+use crate::{memory, say, terminal};
 
 /// Makes a panic, which is a bug in alight, print one line and end the process with status 1, on any thread.
 pub fn end_the_process() {
@@ -26,6 +26,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
         .map(|s| (*s).to_owned())
         .or_else(|| info.payload().downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "unknown".to_owned());
+    memory::end_after(&what);
     let place = info.location().map(|l| format!(" ({l})")).unwrap_or_default();
     say::error(&format!("internal error: {what}{place}"));
     say::plain(&format!(

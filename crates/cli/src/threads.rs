@@ -29,7 +29,7 @@ pub fn note(threads: Threads) {
         SAID.call_once(|| {
             say::note(&format!(
                 "the system gave {} of {} threads: a limit on processes (ulimit -u, or of the control \
-                 group) is reached; the result is the same, and takes longer",
+                 group) or on the address space (ulimit -v) is reached; the result is the same, and takes longer",
                 threads.had, threads.wanted
             ));
         });

@@ -1,10 +1,12 @@
 //! Input without end or measure: texts, names and numbers are refused, or shown, in bounded memory.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use crate::support::{alight, command, done, inspect_json, wild, write};
+use crate::support::http::Serving;
+use crate::support::{alight, command, done, ended, inspect_json, kill, wild, write};
 
 /// Runs in 4 GiB of address space, so that a test that fails does not take the machine's memory.
 fn limited(args: &[&str]) -> Command {
@@ -169,4 +171,81 @@ fn a_benchmark_measures_with_as_much_memory_as_there_is() {
     };
     assert!((1 << 20..512 << 20).contains(&read(&out.stdout)), "{}", out.stdout);
     assert!(out.stderr.contains("alight: note: there was memory for "), "{}", out.stderr);
+}
+
+/// Status of the shell where the system's loader has too little memory for the program.
+const NOT_LOADED: Option<i32> = Some(127);
+
+/// Limits of the address space in KiB: from the smallest at which the program is loaded on, this many more, in steps.
+fn limits_from_the_smallest(more: u32, step: usize) -> impl Iterator<Item = u32> {
+    let loads = |limit: &u32| {
+        let output = within(*limit, &["--version"]).output().unwrap();
+        output.status.code() != NOT_LOADED && output.status.success()
+    };
+    let smallest = (8 << 10..1 << 20).step_by(1 << 10).find(loads).unwrap();
+    (smallest - 1024..smallest + more).step_by(step)
+}
+
+/// Asserts that a run which has not succeeded says why.
+#[track_caller]
+fn ends_in_a_message(limit: u32, status: Option<i32>, stderr: &str) {
+    if status == Some(0) || status == NOT_LOADED && stderr.contains("shared libraries") {
+        return;
+    }
+    assert_eq!(status, Some(1), "{limit} KiB: {stderr}");
+    // The C library may have its own line, and the last word.
+    let is_error = |line: &str| line.starts_with("alight: error: ");
+    assert_eq!(stderr.lines().filter(|line| is_error(line)).count(), 1, "{limit} KiB: {stderr}");
+    assert!(!stderr.contains("internal error"), "{limit} KiB: {stderr}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_address_space_that_is_too_small_ends_a_run_with_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let (mut refused, mut done) = (0, 0);
+    for limit in limits_from_the_smallest(20 << 10, 256) {
+        let args = ["run", &model, "--raw", "a", "-n", "1", "-t", "2", "--temp", "0"];
+        let output = within(limit, &args).stdin(Stdio::null()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ends_in_a_message(limit, output.status.code(), &stderr);
+        refused += u32::from(stderr.contains("ulimit -v"));
+        done += u32::from(output.status.success());
+    }
+    assert!(refused > 0 && done > 0, "{refused} {done}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_address_space_that_is_too_small_ends_a_server_with_a_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let (mut refused, mut served) = (0, 0);
+    for limit in limits_from_the_smallest(110 << 10, 2 << 10) {
+        let args = ["serve", &model, "--no-cache", "-t", "2", "--ctx-size", "64", "--port", "0"];
+        let mut child = within(limit, &args).stdin(Stdio::null()).spawn().unwrap();
+        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        let mut before = 0;
+        while stderr.read_line(&mut said).unwrap() > 0 {
+            if said[before..].starts_with("listening on") {
+                kill(&child, libc::SIGTERM);
+            }
+            before = said.len();
+        }
+        let status = ended(&mut child).code();
+        ends_in_a_message(limit, status, &said);
+        refused += u32::from(said.contains("ulimit -v"));
+        served += u32::from(status == Some(0));
+    }
+    assert!(refused > 0 && served > 0, "{refused} {served}");
+}
+
+/// Its parent must see how it ended.
+#[test]
+fn a_process_that_is_aborted_ends_by_that_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let serving = Serving::start(&[&wild::model(folder.path()), "--no-cache"]);
+    assert_eq!(serving.stop(libc::SIGABRT).0.signal(), Some(libc::SIGABRT));
 }

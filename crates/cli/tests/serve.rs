@@ -1428,6 +1428,35 @@ fn a_client_that_leaves_frees_its_place() {
     assert_eq!(done.json()["choices"][0]["finish_reason"], "stop");
 }
 
+/// A client may close its sending side and wait for its answer. One that has closed its socket is known by what is sent to it.
+#[test]
+fn a_client_that_sends_no_more_is_answered() {
+    let (_folder, serving) = saying(&["--parallel", "1", "--queue", "1", "--ctx-size", "1000000"]);
+    let long = json!({"messages": messages(), "ignore_eos": true, "max_tokens": 2000});
+    let whole = serving.post(CHAT, &long).json();
+    let answer = serving.begin(CHAT, &long).ending().answer();
+    assert_eq!(answer.json()["choices"], whole["choices"]);
+    let streamed = with(long, json!({"stream": true}));
+    let answer = serving.begin(CHAT, &streamed).ending().answer();
+    let (choices, _) = joined(&answer.events());
+    assert_eq!(choices[&0].1, whole["choices"][0]["finish_reason"]);
+    // So is one whose body does not come.
+    let head = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
+    let answer = serving.begin_with(head.as_bytes()).ending().answer();
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().contains("the body is cut off"), "{}", answer.text());
+    for stream in [false, true] {
+        let endless = json!({"messages": messages(), "ignore_eos": true, "stream": stream});
+        let left = serving.begin(CHAT, &endless);
+        let began = std::time::Instant::now();
+        while serving.get("/slots").json()[0]["is_processing"] != true {
+            assert!(began.elapsed() < support::PATIENCE);
+        }
+        drop(left);
+        serving.until(CHAT, &json!({"messages": messages()}), 200);
+    }
+}
+
 #[test]
 fn several_models_are_chosen_by_their_names() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A server without sockets, for the fuzz target `request`: a connection is two queues of bytes.
+//! A server without sockets, for the fuzz targets `request` and `body`: a connection is two queues of bytes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ impl Fuzzed {
         Ok(Fuzzed { runtime, shared, stop: watch::channel(false).0 })
     }
 
-    /// Returns the response to a connection that sends these bytes, up to its close. If the client `leaves`, it sends no more and
-    /// receives nothing; otherwise it waits, so the bytes must request that the connection be closed.
-    pub fn answer(&self, bytes: &[u8], leaves: bool) -> Vec<u8> {
+    /// Returns the response to a connection that sends these bytes, up to its close. If the client then closes its sending side
+    /// (`ends`), it sends no more; otherwise it waits, so the bytes must request that the connection be closed.
+    pub fn answer(&self, bytes: &[u8], ends: bool) -> Vec<u8> {
         let (client, server) = tokio::io::duplex(64 << 10);
         let stop = self.stop.subscribe();
         let shared = Arc::clone(&self.shared);
@@ -43,7 +43,7 @@ impl Fuzzed {
             let (mut reader, mut writer) = tokio::io::split(client);
             let mut all = Vec::new();
             let sent = writer.write_all(bytes).await;
-            if leaves || sent.is_err() {
+            if ends || sent.is_err() {
                 let _ = Pin::new(&mut writer).shutdown().await;
             }
             let _ = reader.read_to_end(&mut all).await;

@@ -23,6 +23,7 @@ use crate::generation::{Choice, Generation, Update};
 use crate::models::Serving;
 use crate::request_log::{Entry, Record};
 use crate::shared::Shared;
+use crate::watched_stream::InProgress;
 
 /// The interval at which an idle stream sends a sign of life: clients give up on silent connections.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -238,6 +239,13 @@ impl Stream {
 }
 
 impl Reply {
+    /// Sends a sign of life at once, if nothing else is sent.
+    fn show_life(&mut self) {
+        if let Reply::Stream(stream) = self {
+            stream.life.reset_immediately();
+        }
+    }
+
     /// True once all of it has been passed on, or is there at once.
     fn is_complete(&self) -> bool {
         match self {
@@ -252,14 +260,21 @@ pub(crate) struct Logged {
     // Dropped before the entry, which it gives its last numbers.
     reply: Reply,
     entry: Entry,
+    begun: InProgress,
+    /// True once the client was sent something after it had closed its sending side.
+    shown_life: bool,
 }
 
 impl Logged {
     /// Returns a response whose entry ends with its body.
-    pub(crate) fn response(response: Response<Reply>, mut entry: Entry) -> Response<Logged> {
+    pub(crate) fn response(
+        response: Response<Reply>,
+        mut entry: Entry,
+        begun: InProgress,
+    ) -> Response<Logged> {
         entry.answered(response.status());
         response.map(|reply| {
-            let mut logged = Logged { reply, entry };
+            let mut logged = Logged { reply, entry, begun, shown_life: false };
             logged.check();
             logged
         })
@@ -281,6 +296,11 @@ impl Body for Logged {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let logged = self.get_mut();
+        if !logged.shown_life && logged.begun.half_closed() {
+            // Only something that is sent to it shows if it is still there.
+            logged.shown_life = true;
+            logged.reply.show_life();
+        }
         let frame = Pin::new(&mut logged.reply).poll_frame(context);
         logged.check();
         frame

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `listen` | connections, their limits, and the end |
 //! | `socket` | the listening socket: a port or a file |
+//! | `watched_stream` | the stream of a connection: clients that read nothing, send no more, or have left |
 //! | `routes` | the handler of each address, and the format of its errors |
 //! | `access` | access control: Host, Origin, API keys |
 //! | `apart` | the limit on the number of threads that do long work |
@@ -64,6 +65,7 @@ mod shared;
 mod socket;
 mod threads;
 mod unknown_fields;
+mod watched_stream;
 mod worker;
 
 pub use alight_chat::worker::Log;

@@ -28,8 +28,9 @@ use crate::models::Served;
 use crate::request_log::{Entry, Record};
 use crate::routes::AuthRequirement;
 use crate::shared::{BODY, Shared};
-use crate::socket::{ClientStream, Listener, Listening, Socket, TimeoutStream};
+use crate::socket::{ClientStream, Listener, Listening, Socket};
 use crate::threads::runtime;
+use crate::watched_stream::{Exchange, InProgress, WatchedStream};
 use crate::{Log, Options, routes};
 
 /// Maximum number of connections; more wait in the system's queue.
@@ -225,14 +226,17 @@ pub(crate) async fn connection(
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let service = service_fn(move |request| {
+    let exchange = Arc::<Exchange>::default();
+    let stream = WatchedStream::new(stream, Arc::clone(&exchange));
+    let service = service_fn(move |request: Request<Incoming>| {
         let (shared, peer) = (Arc::clone(&shared), Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(logged(shared, peer, request).await) }
+        // Here and not in the future: hyper may read further before it polls that.
+        let begun = exchange.begin(request.version());
+        async move { Ok::<_, std::convert::Infallible>(logged(shared, peer, begun, request).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(64 << 10);
-    let mut connection =
-        pin!(http.serve_connection(TokioIo::new(TimeoutStream::new(stream)), service));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let told = first(pin!(stop.wait_for(|stop| *stop)), connection.as_mut()).await;
     if told.is_none() {
         connection.as_mut().graceful_shutdown();
@@ -244,20 +248,23 @@ pub(crate) async fn connection(
 async fn logged(
     shared: Arc<Shared>,
     peer: Arc<str>,
+    begun: InProgress,
     request: Request<Incoming>,
 ) -> Response<Logged> {
     let (method, path) = (request.method().clone(), request.uri().path());
     let entry =
         Entry::new(shared.request_log.clone(), Arc::clone(&shared.ending), peer, method, path);
     // If the client leaves, this is dropped before the entry.
-    let response = respond(shared, &entry.record, request).await;
-    Logged::response(response, entry)
+    let response = respond(shared, &entry.record, &begun, request).await;
+    begun.answered();
+    Logged::response(response, entry, begun)
 }
 
 /// Answers a request. A panic ends only this request.
 async fn respond(
     shared: Arc<Shared>,
     record: &Arc<Record>,
+    begun: &InProgress,
     request: Request<Incoming>,
 ) -> Response<Reply> {
     let (head, body) = request.into_parts();
@@ -294,7 +301,7 @@ async fn respond(
         let (body, room) = match route.method {
             // A GET needs no body, and some of these routes need no key. hyper closes the connection after a request with one.
             Method::GET => (Bytes::new(), None),
-            _ => collect(body, &shared.bodies).await?,
+            _ => collect(body, begun, &shared.bodies).await?,
         };
         let query = head.uri.query().unwrap_or_default().into();
         let server = Arc::clone(&shared);
@@ -356,6 +363,7 @@ async fn unharmed(work: impl Future<Output = Answered>) -> Answered {
 /// Returns the whole body, unless it is too large or too slow, and its permit out of the memory for large bodies.
 async fn collect(
     mut body: Incoming,
+    begun: &InProgress,
     room: &Arc<Semaphore>,
 ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Failure> {
     let too_large = || {
@@ -370,8 +378,17 @@ async fn collect(
     let end = Instant::now() + BODY_TIME;
     let (mut all, mut taken) = (BytesMut::new(), None);
     loop {
-        let frame = timeout_at(end, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
-        let frame = frame.await.map_err(|_| {
+        let next = poll_fn(|context| {
+            let frame = Pin::new(&mut body).poll_frame(context);
+            match frame.map_err(|error| error.to_string()) {
+                // hyper has passed on all that has come, and waits for the rest.
+                Poll::Pending if begun.half_closed() => {
+                    Poll::Ready(Some(Err("the client sends no more".to_owned())))
+                }
+                frame => frame,
+            }
+        });
+        let frame = timeout_at(end, next).await.map_err(|_| {
             let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
             Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
         })?;

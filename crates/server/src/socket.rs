@@ -6,14 +6,10 @@ use std::net::TcpListener as StdTcp;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnix, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The suffix of a host that is the file of a Unix socket.
 const FILE: &str = ".sock";
@@ -152,78 +148,5 @@ impl Listener {
                 Ok((Box::new(listener.accept().await?.0), "unix".into()))
             }
         }
-    }
-}
-
-/// How long a client may leave pending data unread.
-const READ_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
-
-/// A connection that ends if its client stops reading.
-pub(crate) struct TimeoutStream<S> {
-    stream: S,
-    /// The deadline, while data waits to be written.
-    end: Option<Pin<Box<Sleep>>>,
-}
-
-impl<S> TimeoutStream<S> {
-    pub(crate) fn new(stream: S) -> TimeoutStream<S> {
-        TimeoutStream { stream, end: None }
-    }
-}
-
-impl<S: Unpin> TimeoutStream<S> {
-    /// Returns the result of writing, or an error after it has waited for too long.
-    fn within<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if let Poll::Ready(done) = write(Pin::new(&mut self.stream), context) {
-            self.end = None;
-            return Poll::Ready(done);
-        }
-        let end = self.end.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + READ_TIME)));
-        ready!(end.as_mut().poll(context));
-        Poll::Ready(Err(ErrorKind::TimedOut.into()))
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        to: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, to)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.within(context, |stream, context| stream.poll_write(context, bytes))
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        all: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.within(context, |stream, context| stream.poll_write_vectored(context, all))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -67,7 +67,7 @@ fn check(needed: usize) -> Result<(), String> {
     });
     let Some(error) = error else { return Ok(()) };
     Err(format!(
-        "the server needs {needed} threads, and the system starts only {started} ({error}): raise the limit (ulimit -u, TasksMax= of a \
+        "the server needs {needed} threads, and the system starts only {started} ({error}): raise the limit (ulimit -u, ulimit -v, TasksMax= of a \
          systemd unit, --pids-limit of a container)"
     ))
 }

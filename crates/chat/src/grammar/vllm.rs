@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Wanted, of_grammar};
+use super::{SCHEMA, Wanted, of_grammar};
 use crate::body::fields::Fields;
 use crate::body::refusal::Refusal;
 
@@ -56,9 +56,11 @@ fn within(
         let why = refusal.message.strip_prefix(&short).unwrap_or(&refusal.message);
         Refusal { message: format!("{param}: {why}"), param: Some(param), ..refusal.clone() }
     };
-    let schema = fields.read(&name("json"), "a schema, as an object or as text", |value| {
+    // A longer text costs memory before its schema is found too long.
+    let what = format!("a schema, as an object or as text of at most {} KiB", SCHEMA >> 10);
+    let schema = fields.read(&name("json"), &what, |value| {
         Some(match value {
-            Value::String(text) => serde_json::from_str(&text).ok()?,
+            Value::String(text) if text.len() <= SCHEMA => serde_json::from_str(&text).ok()?,
             schema @ (Value::Object(_) | Value::Bool(_)) => schema,
             _ => return None,
         })
@@ -119,6 +121,7 @@ mod tests {
         for (body, param) in [
             (json!({"guided_choice": []}), "guided_choice"),
             (json!({"guided_json": "{"}), "guided_json"),
+            (json!({"guided_json": format!("{{{}}}", " ".repeat(SCHEMA))}), "guided_json"),
             (json!({"structured_outputs": {"regex": 7}}), "structured_outputs.regex"),
             (
                 json!({"structured_outputs": {"structural_tag": "x"}}),

@@ -8,6 +8,8 @@ use std::time::Instant;
 use alight_kernels::{Isa, peak};
 use serde::Serialize;
 
+use crate::memory;
+
 /// Bytes that all threads together read per pass: well beyond the caches of a desktop.
 pub const WANTED: u64 = 512 << 20;
 /// Minimum bytes that a thread reads, however little memory is available.
@@ -65,9 +67,11 @@ pub fn measure(threads: usize, isa: Isa, spare: u64) -> MachineLimits {
 fn buffer(share: u64) -> Vec<u8> {
     let mut len = share.max(MIN_BYTES_PER_THREAD).next_multiple_of(4096) as usize;
     let mut buffer: Vec<u8> = Vec::new();
-    while buffer.try_reserve_exact(len).is_err() && len > 4096 {
-        len = (len / 2).next_multiple_of(4096);
-    }
+    memory::expecting_refusal(|| {
+        while buffer.try_reserve_exact(len).is_err() && len > 4096 {
+            len = (len / 2).next_multiple_of(4096);
+        }
+    });
     buffer.resize(len, 1);
     buffer
 }

@@ -3,7 +3,7 @@
 use alight_model::{KvType, Model};
 use rusage::Memory;
 
-use crate::memory::Held;
+use crate::needs::Held;
 use crate::{say, units};
 
 /// Prints a note if a model and a whole context need more memory than is available.

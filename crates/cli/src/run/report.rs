@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::answer::{ANSWER, Answer};
 use super::engine::{Description, Load};
 use super::memory;
-use crate::memory::Held;
+use crate::needs::Held;
 use crate::{explain_load, output, phases, say, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.

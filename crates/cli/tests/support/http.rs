@@ -1,7 +1,7 @@
 //! A running server, and a client that sends what it is told to and no more.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -115,10 +115,15 @@ impl Serving {
 
     /// Begins a request, whose answer can be read piece by piece.
     pub fn begin(&self, path: &str, body: &Value) -> Begun {
-        let mut stream = self.connect();
         let body = body.to_string();
         let head = head("POST", path, &[], body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        self.begin_with(format!("{head}{body}").as_bytes())
+    }
+
+    /// The same with any bytes.
+    pub fn begin_with(&self, bytes: &[u8]) -> Begun {
+        let mut stream = self.connect();
+        stream.write_all(bytes).unwrap();
         Begun(stream)
     }
 
@@ -174,6 +179,12 @@ impl Begun {
         String::from_utf8_lossy(&all).into_owned()
     }
 
+    /// The same, which says that it sends no more.
+    pub fn ending(self) -> Begun {
+        self.0.shutdown(Shutdown::Write).unwrap();
+        self
+    }
+
     /// The whole answer, of which nothing was read yet.
     pub fn answer(mut self) -> Answer {
         Answer::parse(&self.read_to_end())
@@ -188,7 +199,11 @@ impl Begun {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Answer {
+    fn parse(mut bytes: &[u8]) -> Answer {
+        // The server asks a client that sends no more if it is there.
+        while let Some(rest) = bytes.strip_prefix(b"HTTP/1.1 100 Continue\r\n\r\n") {
+            bytes = rest;
+        }
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
         let end = end.unwrap_or_else(|| panic!("no head: {:?}", String::from_utf8_lossy(bytes)));
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();

@@ -13,6 +13,7 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use libc::{c_int, c_void, pid_t, siginfo_t};
@@ -183,6 +184,29 @@ pub fn die_by(signal: i32) {
         libc::sigprocmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
         libc::raise(signal);
     }
+}
+
+/// Calls `work` where this process aborts, on the thread that does. If `work` returns, the process ends by SIGABRT, as it would have.
+///
+/// `work` may use atomics and make system calls, and must not allocate or lock.
+pub fn before_abort(work: fn()) {
+    if BEFORE_ABORT.set(work).is_ok() {
+        let mut ours = default();
+        ours.sa_sigaction = aborting as extern "C" fn(c_int) as usize;
+        ours.sa_flags = libc::SA_RESETHAND;
+        action(libc::SIGABRT, Some(&ours));
+    }
+}
+
+static BEFORE_ABORT: OnceLock<fn()> = OnceLock::new();
+
+extern "C" fn aborting(signal: c_int) {
+    if let Some(work) = BEFORE_ABORT.get() {
+        work();
+    }
+    // Also where another process has sent it. It arrives after this handler, with its default action.
+    // SAFETY: a system call with a valid number.
+    unsafe { libc::raise(signal) };
 }
 
 /// Makes the command, and all that it starts, begin with `signal` ignored.

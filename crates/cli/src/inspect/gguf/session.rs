@@ -7,7 +7,7 @@ use alight_formats::gguf::Gguf;
 use alight_model::{DEFAULT_CONTEXT, KvType, ModelSpec};
 use serde::Serialize;
 
-use crate::memory::Held;
+use crate::needs::Held;
 use crate::units;
 
 /// Memory that a session keeps.

@@ -22,7 +22,7 @@ pub use jax::{Jax, JaxArgs};
 pub use native::{Load, Native, STEP_TOKENS};
 
 use super::sampling::ONLY_NATIVE;
-use crate::memory::Held;
+use crate::needs::Held;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::prompt_cache::CacheArgs;

@@ -14,7 +14,7 @@ use anyhow::anyhow;
 use serde::Serialize;
 
 use super::{Answered, Description, Engine, Event, Request, fields};
-use crate::memory::Held;
+use crate::needs::Held;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, chain_of};
 use crate::prompt_cache::say_ignored;
