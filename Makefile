@@ -139,27 +139,35 @@ agree-jax: models build .venv/stamp
 # --- python ------------------------------------------------------------------------------------
 
 PYTHON_VENV := bindings/python/.venv
+# What builds a wheel, which needs nothing of what the tests of the package need.
+WHEEL_TOOLS := $(TARGET_DIR)/wheel-tools
 
 # Into $(1)/, of the profile and with the features of everything else, so that what has been built is used. maturin takes scripts from alight.data.
 wheel = mkdir -p bindings/python/alight.data/scripts $(1) && rm -f $(1)/*.whl \
 	&& { strip -o bindings/python/alight.data/scripts/alight $(ALIGHT) 2>/dev/null || cp $(ALIGHT) bindings/python/alight.data/scripts/alight; } \
-	&& $(PYTHON_VENV)/bin/maturin build --quiet --locked --release --manifest-path bindings/python/Cargo.toml \
-		--interpreter $(PYTHON_VENV)/bin/python --out $(1)
+	&& $(WHEEL_TOOLS)/bin/maturin build --quiet --locked --release --manifest-path bindings/python/Cargo.toml \
+		--interpreter $(WHEEL_TOOLS)/bin/python --out $(1)
 
 .PHONY: python
-python: build $(PYTHON_VENV)/stamp
+python: build $(WHEEL_TOOLS)/stamp
 	@$(for_pyo3) && $(call wheel,$(TARGET_DIR)/wheels)
 	@ls $(TARGET_DIR)/wheels/*.whl
 
 # The wheel of the program that was built, in the environment of the tests.
 .PHONY: installed-wheel
-installed-wheel: $(PYTHON_VENV)/stamp
+installed-wheel: $(PYTHON_VENV)/stamp $(WHEEL_TOOLS)/stamp
 	@$(for_pyo3) && $(call wheel,$(TARGET_DIR)/wheels) && $$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet \
 		--disable-pip-version-check --no-deps --no-index --force-reinstall $(TARGET_DIR)/wheels/*.whl
 
 .PHONY: test-python
 test-python: models build installed-wheel
 	@cd bindings/python && .venv/bin/python -m pytest -n 2
+
+$(WHEEL_TOOLS)/stamp: bindings/python/requirements.txt
+	@$(find_py) && rm -rf $(WHEEL_TOOLS) && $$py -m venv --without-pip $(WHEEL_TOOLS) && \
+		$$py -m pip --python $(WHEEL_TOOLS)/bin/python install --quiet --disable-pip-version-check --no-deps \
+			--only-binary :all: "$$(grep '^maturin==' bindings/python/requirements.txt)"
+	@touch $@
 
 $(PYTHON_VENV)/stamp: bindings/python/requirements.txt
 	@$(find_py) && rm -rf $(PYTHON_VENV) && echo "installing JAX and what else the Python tests need into $(PYTHON_VENV)" >&2 && \

@@ -6,15 +6,20 @@ in its own process, one right after the other; the ratio is taken within the rou
 machine, and the median over the rounds is reported with its spread. With `--packed-in FOLDER` the same weights in a packed
 file (FOLDER/MODEL.packed.gguf, made by `alight pack` if it is not there) run as one more engine.
 
+`--record SET` puts the figures into evidence/results/speed.jsonl, from which the tables of the documentation are made (`make tables`).
+
 `llama-bench` and `alight bench` both warm up and time the computation alone, without loading. A case at depth takes
 minutes on the large models (their prompt of 4096 has to be computed first): choose it with --case.
 """
 
+import shlex
 import statistics
+import sys
+from datetime import date
 from functools import partial
 from pathlib import Path
 
-from evidence.lib import common, peers, process, rounds
+from evidence.lib import common, peers, process, results, rounds
 
 # case -> (tokens of prompt, tokens generated, depth, llama.cpp's variants)
 CASES = {
@@ -24,6 +29,9 @@ CASES = {
 }
 # Where a case is not asked for by name, the depth is measured on the models where it takes seconds.
 SMALL = {"smollm2", "gemma3"}
+# Names of models and of cases in the results.
+NAMES = {"smollm2": "SmolLM2 135M Q4_1", "gemma3": "Gemma 3 270M Q4_K_M", "3b": "random 3B Q4_0", "7b": "random 7B Q4_0"}
+RECORDED = {"tg128": "tg128", "pp512": "pp512", "tg32@4096": "tg32 at depth 4096"}
 # Of what `alight bench` says of itself.
 ACCOUNT = ("isa", "work", "bytes_per_second", "macs_per_second", "limits", "share_of_read_bandwidth", "share_of_int8_peak")
 
@@ -36,7 +44,7 @@ def ours(args, path, case, last: dict, engine: str) -> float:
     return last[engine]["tokens_per_second"]["median"]
 
 
-def theirs(args, peer, path, case, extra) -> float:
+def theirs(args, peer, path, case, extra, versions: dict) -> float:
     prompt, generate, depth, _ = CASES[case]
     if peer is peers.LLAMA_CPP:
         what = ["-p", prompt, "-n", generate, "-d", depth]
@@ -44,22 +52,23 @@ def theirs(args, peer, path, case, extra) -> float:
         what = ["-p", 0, "-n", 0, "-gp", f"{depth},{generate}"] if depth else ["-p", prompt, "-n", generate]
     [result] = process.told([peer.tool(args, "llama-bench"), "-m", path, *what, "-r", args.inner, "-t", args.threads, "-o", "json",
                              *extra], args.timeout)
+    versions[peer.name] = result.get("build_commit") or "not recorded"
     return statistics.median(result["samples_ts"])
 
 
 def measure(args, name, case) -> dict:
-    path, last = common.model_path(name, args.models), {}
+    path, last, versions = common.model_path(name, args.models), {}, {}
     files = {"alight": path}
     if args.packed_in and (packed := common.packed_file(common.alight(args.alight), name, path, args.packed_in)):
         files["packed"] = packed
     variants, others = {}, {}
     for peer in args.peers:
         if peer is peers.LLAMA_CPP:
-            variants = {what: partial(theirs, args, peer, path, case, extra) for what, extra in CASES[case][3].items()}
+            variants = {what: partial(theirs, args, peer, path, case, extra, versions) for what, extra in CASES[case][3].items()}
         else:
             # It repacks only if it is asked to, and either way may be the faster one.
-            others[peer.name] = partial(theirs, args, peer, path, case, [])
-            others[f"{peer.name} -rtr 1"] = partial(theirs, args, peer, path, case, ["-rtr", 1])
+            others[peer.name] = partial(theirs, args, peer, path, case, [], versions)
+            others[f"{peer.name} -rtr 1"] = partial(theirs, args, peer, path, case, ["-rtr", 1], versions)
     engines = {engine: partial(ours, args, file, case, last, engine) for engine, file in files.items()} | variants | others
     rates = rounds.interleaved(args, engines, lambda who: engines[who](), f"{name} {case}")
     best = [max(each) for each in zip(*(rates[who] for who in variants))]
@@ -72,7 +81,57 @@ def measure(args, name, case) -> dict:
         "ratio_to_best": {who: rounds.ratios(rates[who], best) for who in files if best},
         "ratio_to_others": {other: {who: rounds.ratios(rates[who], rates[other]) for who in files} for other in others},
         "last": {engine: {key: run.get(key) for key in ACCOUNT} for engine, run in last.items()},
+        "versions": versions,
     }
+
+
+def line(r: dict, into: str, commit: str, command: str) -> dict:
+    """The line of the results for a case that was measured."""
+    def figure(found: dict, unit: str, digits: int) -> dict:
+        return {"values": [round(found["median"], digits)], "least": round(found["min"], digits), "most": round(found["max"], digits), "unit": unit}
+
+    ours = {"packed": "alight, packed", "alight": "alight, GGUF"}
+    figures = {name: figure(r["rates"][who], "tokens/s", 1) for who, name in ours.items() if who in r["rates"]}
+    theirs = [rate for who, rate in r["rates"].items() if who not in ours and who not in r["ratio_to_others"]]
+    if theirs:
+        figures["llama.cpp"] = figure(max(theirs, key=lambda rate: rate["median"]), "tokens/s", 1)
+    others = list(r["ratio_to_others"])
+    if others:
+        runs = [r["rates"][other] for other in others]
+        figures["ik_llama.cpp"] = {"values": [round(run["median"], 1) for run in runs], "of": ["-rtr 0", "-rtr 1"][: len(runs)],
+                                   "least": round(min(run["min"] for run in runs), 1), "most": round(max(run["max"] for run in runs), 1), "unit": "tokens/s"}
+        best = max(others, key=lambda other: r["rates"][other]["median"])
+    for who, name in (("packed", "packed"), ("alight", "GGUF")):
+        if who in r["ratio_to_best"]:
+            figures[f"{name} / llama.cpp"] = figure(r["ratio_to_best"][who], "times", 2)
+        if others and who in r["ratio_to_others"][best]:
+            figures[f"{name} / ik_llama.cpp"] = figure(r["ratio_to_others"][best][who], "times", 2)
+    share = r["last"].get("packed", {}).get("share_of_int8_peak" if r["case"].startswith("pp") else "share_of_read_bandwidth")
+    if share is not None:
+        figures["packed, share of the limit"] = {"values": [round(100 * share)], "unit": "%"}
+    turns = r["rates"]["alight"]["n"]
+    return {"set": into, "case": f"{NAMES[r['model']]}, {RECORDED[r['case']]}", "date": date.today().isoformat(), "commit": commit,
+            "machine": common.machine_name(), "command": command, **({"peers": r["versions"]} if r["versions"] else {}),
+            "note": f"{turns} round{'s' * (turns != 1)}, {r['threads']} threads", "figures": figures, "source": "evidence/bench/decode.py"}
+
+
+def selftest() -> list[str]:
+    """A line that is recorded is one that `make tables` takes, and it replaces the one before."""
+    rate = {who: common.summary([value, value + 1.0, value + 3.0]) for who, value in (
+        ("alight", 10.0), ("packed", 20.0), ("default", 5.0), ("ik_llama.cpp", 6.0), ("ik_llama.cpp -rtr 1", 8.0))}
+    measured = {"model": "3b", "case": "tg128", "threads": 2, "rates": rate, "ratio_to_best": {who: rounds.ratios(rate[who]["values"], rate["default"]["values"]) for who in ("alight", "packed")},
+                "ratio_to_others": {other: {who: rounds.ratios(rate[who]["values"], rate[other]["values"]) for who in ("alight", "packed")} for other in ("ik_llama.cpp", "ik_llama.cpp -rtr 1")},
+                "last": {"packed": {"share_of_read_bandwidth": 0.8}}, "versions": {"llama.cpp": "abc", "ik_llama.cpp": "def"}}
+    made = line(measured, "zen4", "0123456789", "a command")
+    out = [wrong for wrong in (results.wrong_shape(made), results.untraceable(made)) if wrong]
+    if made["figures"]["packed / ik_llama.cpp"]["values"] != [2.33] or made["figures"]["packed, share of the limit"]["values"] != [80]:
+        out.append(f"the ratio to the better way of a peer, or the share of the limit: {made['figures']}")
+    other = made | {"case": "another"}
+    once = results.kept([], [other, made])
+    if results.kept(once, [made | {"note": "new"}, made | {"set": "b"}, made | {"case": "third"}]) != results.kept(
+            [], [other, made | {"note": "new"}, made | {"case": "third"}, made | {"set": "b"}]):
+        out.append("a new line is not in the place of the one before, or not after its set")
+    return out
 
 
 def rows_of(r: dict):
@@ -93,6 +152,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--model", nargs="+", choices=list(common.MODELS), default=["smollm2", "gemma3"])
     parser.add_argument("--case", nargs="+", choices=list(CASES), help="default: all, the depth on the small models only")
     parser.add_argument("--inner", type=int, default=1, help="repetitions inside each process")
+    parser.add_argument("--record", metavar="SET", help="put the figures into evidence/results/speed.jsonl as lines of this set")
     parser.add_argument("--packed-in", type=Path, metavar="FOLDER", help="also with packed files, kept in FOLDER")
     rounds.add_arguments(parser, 5, pause=0.2, timeout=1200)
     common.add_arguments(parser)
@@ -100,12 +160,15 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
+    commit = results.measured_commit() if args.record else ""
     args.peers = peers.present(args, "llama-bench")
-    results = [measure(args, name, case) for name in args.model
+    found = [measure(args, name, case) for name in args.model
                for case in args.case or [c for c in CASES if name in SMALL or not CASES[c][2]]]
-    if common.as_json(args, results):
+    if args.record:
+        results.record("speed", [line(one, args.record, commit, f"python -m evidence {shlex.join(sys.argv[1:])}") for one in found])
+    if common.as_json(args, found):
         return
     common.machine()
     rows = [["model", "case", "file", "alight t/s", "llama.cpp t/s", "its best t/s", "ratio", "to its best", "limit",
-             *(f"{other} t/s, ratio" for other in results[0]["ratio_to_others"])]]
-    common.table(rows + [row for result in results for row in rows_of(result)])
+             *(f"{other} t/s, ratio" for other in found[0]["ratio_to_others"])]]
+    common.table(rows + [row for result in found for row in rows_of(result)])

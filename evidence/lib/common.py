@@ -151,8 +151,8 @@ def verdicts(asked: list[tuple[str, bool]], who: str = "") -> None:
         print(f"- {'yes' if so else 'NO'}: {who + ': ' if who else ''}{what}")
 
 
-def machine() -> None:
-    """One line on what was measured on: numbers without it mean nothing."""
+def machine_name() -> str:
+    """The processor and the kernel."""
     cpu = "unknown CPU"
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -161,8 +161,13 @@ def machine() -> None:
                 break
     except OSError:
         pass
+    return f"{cpu}, {os.cpu_count()} cores, {os.uname().sysname} {os.uname().release}"
+
+
+def machine() -> None:
+    """One line on what was measured on: numbers without it mean nothing."""
     load = " ".join(f"{x:.2f}" for x in os.getloadavg())
-    print(f"{cpu}, {os.cpu_count()} cores, {os.uname().sysname} {os.uname().release}, load average {load}\n")
+    print(f"{machine_name()}, load average {load}\n")
 
 
 def warm(path: Path) -> None:

@@ -1,59 +1,254 @@
-"""Tables of docs/reference/benchmarks.md, as pictures read them: by headings and by names of columns, and cells as numbers.
+"""Tables of the documentation that are made from measured figures (`evidence.lib.results`).
 
-What is not found ends the program with a sentence that says so, since then the page and what reads it have come apart.
+A page has a table between two comments, and nothing between them is written by hand:
+
+    <!--results:NAME-->
+    <!--end-->
+
+A new table is an entry of TABLES and the two comments in its page; `python -m evidence make tables` writes what belongs between them.
 """
 
 import re
-from statistics import mean
+from dataclasses import dataclass
+from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, results
+from evidence.lib.results import Figure, Result
 
-PAGE = common.ROOT / "docs/reference/benchmarks.md"
+README, BENCHMARKS, PERFORMANCE, CUDA = "README.md", "docs/reference/benchmarks.md", "docs/explanation/performance.md", "docs/explanation/cuda.md"
+COPY, RUSAGE, CONVERTING = "docs/how-to/copy.md", "docs/how-to/rusage.md", "docs/reference/converting.md"
+LOADING, PROMPTS, JAX = "docs/explanation/loading.md", "docs/reference/prompt-cache.md", "docs/reference/jax.md"
+# How many words a page may have (as `wc -w` counts), so that it stays an answer.
+MAX_WORDS = {BENCHMARKS: 1500, CUDA: 2000, PERFORMANCE: 3000}
+MAX_CELL = 200
+BEGIN, END = "<!--results:{}-->", "<!--end-->"
+DASH = "–"
 
 
-def plain(cell: str) -> str:
-    """What stands in a cell, without emphasis and code."""
-    return re.sub(r"\*\*|`", "", cell).strip()
+@dataclass(frozen=True)
+class Column:
+    """What stands in a column. `figure`: its name, or several, of which the least counts (ratios to several peers)."""
+
+    title: str
+    figure: str | tuple[str, ...] = ""
+    best: bool = False
+    """Of several values the largest alone: a peer's ways to run."""
+    spread: bool = False
+    text: str = ""
+    """Instead of a figure, what the line itself has: `date` or `commit`."""
+    joined: tuple[str, ...] = ()
+    """Instead of one figure, all of these that the line has, with their names and units."""
+
+    def names(self) -> tuple[str, ...]:
+        return (self.figure,) if isinstance(self.figure, str) else self.figure
+
+    def cell(self, line: Result) -> str:
+        if self.text:
+            return getattr(line, self.text)
+        if self.joined:
+            return "; ".join(f"{name}: {cell(line.figures[name], False)} {line.figures[name].unit}" for name in self.joined if name in line.figures)
+        found = [line.figures[name] for name in self.names() if name in line.figures]
+        if not found:
+            return DASH
+        figure = min(found, key=lambda one: one.middle())
+        shown = number(max(figure.values)) if self.best and figure.values else cell(figure, self.spread)
+        return f"**{shown}**" if self.names()[0].startswith(OURS) and figure.middle() < 1 else shown
 
 
-def tables(heading: str, page: str) -> list[list[dict[str, str]]]:
-    """The tables below a heading, up to the next one of any level: for each its rows, by the names of columns."""
-    section = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", page, re.M | re.S)
-    if not section:
-        raise SystemExit(f"{PAGE}: there is no heading {heading!r}, which the pictures need: change both")
-    found = []
-    for block in re.findall(r"(?:^\|.*\n)+", section[1], re.M):
-        rows = [[plain(cell) for cell in line.strip("|").split("|")] for line in block.splitlines()]
-        found.append([dict(zip(rows[0], row)) for row in rows[2:]])
+# Ratios that begin with one of these are ours to a peer's: below 1 we are behind.
+OURS = ("packed / ", "GGUF / ", "better of ours / ")
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Rows of a table: all lines of a set, all but one, or one, which may have a name of its own."""
+
+    set: str
+    case: str = ""
+    label: str = ""
+    without: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    page: str
+    head: str
+    """The name of the first column."""
+    rows: tuple[Pick, ...]
+    columns: tuple[Column, ...]
+    caption: bool = True
+    """Whether a line below it says machine, date, versions and peers."""
+
+    def lines(self, found: list[Result]) -> list[tuple[str, Result]]:
+        """The rows' names and lines."""
+        out = []
+        for pick in self.rows:
+            chosen = [results.of_case(found, pick.set, pick.case)] if pick.case else results.of_set(found, pick.set)
+            out += [(pick.label or label(one.case), one) for one in chosen if one.case != pick.without]
+        return out
+
+    def draw(self, found: list[Result]) -> str:
+        rows = self.lines(found)
+        for column in self.columns:
+            if not column.text and not column.joined and not any(set(column.names()) & set(line.figures) for _, line in rows):
+                raise SystemExit(f"{self.page}: no line has a figure {' or '.join(map(repr, column.names()))} for the column {column.title!r}")
+        out = [[self.head, *(column.title for column in self.columns)]]
+        out += [[name, *(column.cell(line) for column in self.columns)] for name, line in rows]
+        head, *body = ["| " + " | ".join(row) + " |" for row in out]
+        text = "\n".join([head, "|" + "---|" * len(out[0]), *body])
+        return f"{text}\n\n{self.about([line for _, line in rows])}" if self.caption else text
+
+    def about(self, lines: list[Result]) -> str:
+        """Machines, dates, versions of ours and of the peers."""
+        machines = list(dict.fromkeys(line.machine for line in lines))
+        commits: dict[str, list[str]] = {}
+        for line in lines:
+            commits.setdefault(line.date, []).append(line.commit)
+        days = [f"{day} ({', '.join(dict.fromkeys(of_day))})" for day, of_day in commits.items()]
+        peers = list(dict.fromkeys(f"{name}: {version}" for line in lines for name, version in line.peers.items()))
+        return ". ".join("; ".join(one) for one in (machines, days, peers) if one) + "."
+
+
+def number(value: float) -> str:
+    """As it was measured: 21.0 is not 21. Thousands are marked from ten thousand on."""
+    if value >= 10_000:
+        return f"{value:,}"
+    return str(value) if abs(value) >= 0.001 or value == 0 else f"{value:f}"
+
+
+def cell(figure: Figure, spread: bool) -> str:
+    ends = [number(end) for end in (figure.least, figure.most) if end is not None]
+    if not figure.values:
+        return f"> {ends[0]}" if figure.most is None else "–".join(ends)
+    shown = ", ".join(number(value) for value in figure.values)
+    return f"{shown} ({'–'.join(ends)})" if spread and ends else shown
+
+
+# What a row is called, where the lines have the short names of the tools.
+WORDS = [("SmolLM2 135M Q4_1", "SmolLM2"), ("Gemma 3 270M Q4_K_M", "Gemma 3"), ("random 3B Q4_0", "3B"), ("random 7B Q4_0", "7B"), ("tg64 at depth 4096", "answer after 4096"),
+         ("tg32 at depth 4096", "answer after 4096"), ("'s shape, 4 layers, Q4_K_M", ""), ("'s shape, 2 layers, MXFP4", ""),
+         ("'s shape, 8 layers, Q4_K_M", ""), ("a hybrid of Qwen 3.5's kind, Q4_K_M", "Qwen 3.5 hybrid")]
+
+
+def label(case: str) -> str:
+    for name, word in WORDS:
+        case = case.replace(name, word)
+    return re.sub(r"\bpp(\d+)", r"prompt of \1", re.sub(r"\btg\d+", "answer", case.replace("pp512", "prompt")))
+
+
+PACKED, GGUF, LLAMA = Column("packed", "alight, packed"), Column("GGUF", "alight, GGUF"), Column("llama.cpp", "llama.cpp")
+IK = Column("ik_llama.cpp", "ik_llama.cpp", best=True)
+RATIO = Column("packed / best peer", ("packed / llama.cpp", "packed / ik_llama.cpp"))
+SPEED = (PACKED, GGUF, LLAMA, IK, RATIO)
+ANSWER = Column("answer, tokens/s", "answer")
+
+TABLES = {
+    "speed": Table(README, "tokens per second", (
+        Pick("zen4", "SmolLM2 135M Q4_1, tg128", "answer, SmolLM2 135M, Zen 4"), Pick("zen4", "SmolLM2 135M Q4_1, pp512", "prompt, SmolLM2 135M, Zen 4"),
+        Pick("zen4", "random 7B Q4_0, tg32", "answer, 7B, Zen 4: memory is the limit"), Pick("zen4", "random 7B Q4_0, pp256", "prompt, 7B, Zen 4"),
+        Pick("intel", "random 7B Q4_0, tg128", "answer, 7B, Intel with AVX-512"), Pick("intel", "random 7B Q4_0, pp512", "prompt, 7B, Intel with AVX-512"),
+        Pick("amx", "random 3B Q4_0, tg128", "answer, 3B, Intel with AMX"), Pick("amx", "random 3B Q4_0, pp512", "prompt, 3B, Intel with AMX"),
+        Pick("zen3", "random 3B Q4_0, tg128", "answer, 3B, Zen 3 (AVX2)"), Pick("zen3", "random 3B Q4_0, pp512", "prompt, 3B, Zen 3 (AVX2)"),
+    ), (*SPEED, Column("measured", text="date"), Column("version", text="commit")), caption=False),
+    "start-readme": Table(README, "first token of a new process", (
+        Pick("start-7b", "alight, packed file (auto: map)", "Alight, packed"), Pick("start-7b", "alight (auto: map in place)", "Alight, GGUF"),
+        Pick("start-7b", "llama.cpp, its best, --no-repack", "llama.cpp, its best options"), Pick("start-7b", "llama.cpp"),
+    ), (Column("file cached, ms", "warm"), Column("nothing cached, ms", "cold"), Column("measured", text="date"), Column("version", text="commit")), caption=False),
+    "zen4": Table(BENCHMARKS, "Zen 4, tokens/s", (Pick("zen4", without="Gemma 3 270M Q4_K_M, tg64 at depth 4096"),), SPEED),
+    "intel": Table(BENCHMARKS, "Intel, AVX-512, tokens/s", (Pick("intel", without="Gemma 3 270M Q4_K_M, tg32 at depth 4096"),), SPEED),
+    "amx": Table(BENCHMARKS, "Intel, AMX, tokens/s", (Pick("amx"),), SPEED),
+    "zen3": Table(BENCHMARKS, "Zen 3, AVX2, tokens/s", (Pick("zen3", without="Gemma 3 270M Q4_K_M, tg32 at depth 4096"),), SPEED),
+    "mixtures": Table(BENCHMARKS, "Zen 4, tokens/s", (Pick("mixtures"),), (PACKED, GGUF, LLAMA, IK, Column("ours / best peer", "better of ours / best peer"))),
+    "experts-group": Table(LOADING, "experts that fit", (Pick("experts-group"),), (ANSWER, Column("first token, s", "first token"), Column("read, GB", "read"))),
+    "start-7b": Table(BENCHMARKS, "7B, ms", (
+        Pick("start-7b", "alight, packed file (auto: map)", "packed"), Pick("start-7b", "alight (auto: map in place)", "GGUF"),
+        Pick("start-7b", "llama.cpp"), Pick("start-7b", "llama.cpp, its best, --no-repack", "llama.cpp --no-repack"),
+    ), (Column("cached", "warm"), Column("cold", "cold"), Column("peak, MiB", "peak resident"))),
+    "start-packed": Table(LOADING, "packed, cached", tuple(Pick("start-packed", case) for case in (
+        "SmolLM2 135M Q4_1", "random 3B Q4_0", "random 7B Q4_0")), (Column("ms", "alight, packed", spread=True),)),
+    "processes": Table(BENCHMARKS, "processes", (Pick("processes"),), (Column("one copy, MiB", "one copy"), Column("together, MiB", "all together"), Column("ratio", "ratio"))),
+    "server": Table(BENCHMARKS, "server, Zen 3", (
+        Pick("server", "from the start of the process to the first answered request", "SmolLM2: first answer, ms"),
+        Pick("server", "tokens/s of 1 client that asks again when it was answered", "1 client, tokens/s"), Pick("server", "tokens/s of 4 clients", "4 clients, tokens/s"),
+        Pick("server", "tokens/s of 16 clients", "16 clients, tokens/s"),
+        Pick("server", "longest gap of a stream while a prompt of some 3,000 tokens is read", "longest gap beside a long prompt, ms"),
+        Pick("server-3b", "from the start of the process to the first answered request", "3B: first answer, ms"),
+        Pick("server-3b", "tokens/s of 1 client, prompts of some 65 tokens included", "1 client, tokens/s"), Pick("server-3b", "tokens/s of 16 clients", "16 clients, tokens/s"),
+    ), (Column("alight", "alight"), Column("llama-server", "llama-server"))),
+    "zen4-avx2": Table(PERFORMANCE, "AVX2 alone, on Zen 4, tokens/s", (Pick("zen4-avx2"),), (PACKED, GGUF, LLAMA, Column("packed / llama.cpp", "packed / llama.cpp"))),
+    "levels-vnni": Table(PERFORMANCE, "tokens/s", (Pick("levels-vnni"),), (Column("avx2", "avx2"), Column("avxvnni", "avxvnni"), Column("ratio", "avxvnni / avx2"))),
+    "levels-amx": Table(PERFORMANCE, "tokens/s", (Pick("levels-amx"),), (Column("avx512", "avx512"), Column("amxint8", "amxint8"), Column("amx", "amx"), Column("amxint8 / avx512", "amxint8 / avx512"))),
+    "sequences": Table(PERFORMANCE, "sequences at once, tokens/s of all", (Pick("sequences"),), tuple(Column(count, count) for count in ("1", "2", "4", "8", "16"))),
+    "drafts": Table(PERFORMANCE, "tokens/s", (Pick("drafts"),), (Column("off", "off", spread=True), Column("auto", "auto", spread=True))),
+    "neighbour": Table(PERFORMANCE, "beside a process that spins", (Pick("neighbour"),), (Column("s", "time", spread=True), Column("times idle", "time / idle"))),
+    "accuracy": Table(PERFORMANCE, "engine", (Pick("accuracy"),), (
+        Column("mean KL", "mean KL"), Column("99 %", "99 %"), Column("same first token, %", "same first token"), Column("perplexity / exact", "perplexity / exact"))),
+    "context": Table(LOADING, "memory of a process, MiB", (Pick("context"),), tuple(Column(title, name) for title, name in (
+        ("its own with -c 4096", "anonymous at -c 4096"), ("after 700 words", "anonymous after some 700 words"), ("of which KV cache", "of which KV cache"), ("the file's, shared", "of the file")))),
+    "start-gguf": Table(LOADING, "GGUF, cached, ms", (Pick("start-gguf"),), tuple(Column(name, name, spread=True) for name in ("alight, GGUF", "llama.cpp", "llama.cpp, its best"))),
+    "experts-cold": Table(LOADING, "prompt", (Pick("experts-cold"),), (Column("first token, s", "first token"), Column("read by then, GB", "read"))),
+    "experts-budget": Table(LOADING, "memory", (Pick("experts-budget"),), (
+        ANSWER, Column("experts that fit, %", "experts that fit"), Column("of those chosen, in memory, %", "of those chosen, in memory"),
+        Column("the map in the same memory, tokens/s", "the map in the same memory"), Column("share of the limit, %", "share of the limit"))),
+    "prompt-files": Table(PROMPTS, "prompt", (Pick("prompt-files"),), (
+        Column("computed, s", "first token, computed"), Column("from a file, ms", "first token, from a file", spread=True), Column("file, MB", "file"),
+        Column("own memory computed, MB", "anonymous memory, computed"), Column("from a file, MB", "anonymous memory, from a file"))),
+    "cp": Table(COPY, "tool", (Pick("cp"),), (
+        Column("on the disk after, s", "on the disk after", spread=True), Column("MB/s", "speed"), Column("time / fastest other", "time / fastest other of the round"),
+        Column("most cached, MiB", "peak cached"), Column("left cached of source, copy, MiB", "left cached"))),
+    "rusage": Table(RUSAGE, "tool", (Pick("rusage"),), (Column("added, µs (quartiles)", "added", spread=True), Column("wall time reported, µs", "reported"))),
+    "convert": Table(CONVERTING, "converted", (Pick("convert"),), (
+        Column("alight convert, s", "alight convert", spread=True), Column("cp, s", "cp", spread=True), Column("speed / cp", "speed / cp", spread=True), Column("peak, MB", "peak resident"))),
+    "quantize": Table(CONVERTING, "type", (Pick("quantize"),), (
+        Column("alight, million weights/s", "alight"), Column("llama.cpp", "llama.cpp"), Column("ratio", "ratio", spread=True))),
+    "collective-cpu": Table(JAX, "µs a layer; 1, 8, 32 rows", (Pick("collective-cpu"),), tuple(Column(name, name) for name in ("fused", "psum, residual and norm", "ratio"))),
+    "decode-cpu": Table(JAX, "ms a token; devices", (Pick("decode-cpu"),), tuple(Column(name, name) for name in ("fused", "psum, residual and norm", "native engine"))),
+    "start-jax": Table(JAX, "first token, ms", (Pick("start-jax"),), tuple(Column(name, name) for name in (
+        "alight run", "tp 1, kept programs", "tp 1, none kept", "tp 2, kept programs", "tp 2, none kept"))),
+    "folder": Table(JAX, "where the files are, way", (Pick("folder"),), (Column("s", "time", spread=True), Column("own memory, GB", "memory of its own"), Column("peak, GB", "peak"))),
+    "gpu": Table(CUDA, "one GPU", (
+        Pick("gpu-models"), Pick("gpu-blocks", "14336 × 4096", "product of blocks, 14336 × 4096, one token"),
+        Pick("gpu-collective", "8 × 4608", "collective, 8 × 4608, one GPU as all ranks")), (
+        Column("figures", joined=("answer", "share of a copy's rate", "8 sequences", "32 sequences", "load", "first token of 512", "Q8_0", "Q8_0, share of a copy's rate",
+                                  "Q4_K", "Q4_K, share of a copy's rate", "1 rank", "2", "4", "8")),)),
+}
+
+
+def used() -> dict[str, set[str]]:
+    """The sets that tables show, with the pages."""
+    found: dict[str, set[str]] = {}
+    for table in TABLES.values():
+        for pick in table.rows:
+            found.setdefault(pick.set, set()).add(table.page)
     return found
 
 
-def rows_of(heading: str, column: str, page: str) -> dict[str, dict[str, str]]:
-    """The rows of the table below a heading whose first column has this name, by what stands in it."""
-    for table in tables(heading, page):
-        if table and next(iter(table[0])) == column:
-            return {row[column]: row for row in table}
-    raise SystemExit(f"{PAGE}: below {heading!r} no table begins with the column {column!r}, which the pictures need: change both")
+def filled(page: str, text: str, found: list[Result]) -> str:
+    """The text of a page with its tables as they have to be; ends the program if a table of its is not there, or one that is not known."""
+    for name in re.findall(BEGIN.format("(.+?)"), text):
+        if name not in TABLES or TABLES[name].page != page:
+            raise SystemExit(f"{page}: the table {name!r} is no table of this page in evidence/lib/tables.py")
+    for name, table in TABLES.items():
+        if table.page == page:
+            begin = BEGIN.format(name)
+            pattern = rf"{re.escape(begin)}\n.*?{re.escape(END)}"
+            if len(re.findall(pattern, text, re.S)) != 1:
+                raise SystemExit(f"{page}: the table {name!r} has to be there once, between {begin} and {END}")
+            text = re.sub(pattern, lambda _: f"{begin}\n\n{table.draw(found)}\n\n{END}", text, flags=re.S)
+    return text
 
 
-def table_with(heading: str, columns: tuple[str, ...], page: str, which: int = 0) -> list[dict[str, str]]:
-    """The rows of a table below a heading that has all these columns; `which`, if several have them. A first cell that is empty is that of
-    the row above it."""
-    found = [table for table in tables(heading, page) if table and set(columns) <= set(table[0])]
-    if which >= len(found):
-        raise SystemExit(f"{PAGE}: below {heading!r} are {len(found)} tables with the columns {columns}, and the pictures need {which + 1}: change both")
-    first, name = next(iter(found[which][0])), ""
-    for row in found[which]:
-        name = row[first] = row[first] or name
-    return found[which]
+def long(page: str, text: str) -> list[str]:
+    """A page of more words than it may have, and cells that are too long."""
+    out = []
+    words = len(text.split())
+    if words > MAX_WORDS.get(page, words):
+        out.append(f"{page}: {words} words, and at most {MAX_WORDS[page]} are kept: take something away")
+    for line in text.splitlines():
+        out += [f"{page}: a cell of {len(one)} characters, at most {MAX_CELL}: {one.strip()[:60]}" for one in line.split("|") if line.startswith("|") and len(one) > MAX_CELL]
+    return out
 
 
-def number(cell: str) -> float:
-    """The first number of a cell."""
-    return float(re.search(r"[\d.,]*\d", cell)[0].replace(",", ""))
-
-
-def figures(cell: str) -> list[float]:
-    """The numbers of a cell, without what is in brackets: `942, 851 [2]` of two rounds, of a range the middle."""
-    bare = re.sub(r"\(.*?\)|\[.*?\]", "", cell)
-    return [mean(float(end) for end in re.findall(r"[\d.]*\d", one)) for one in bare.split(", ") if re.search(r"\d", one)]
+def pages() -> dict[str, Path]:
+    """The pages that have tables."""
+    return {page: common.ROOT / page for page in dict.fromkeys(table.page for table in TABLES.values())}

@@ -82,6 +82,7 @@ pub fn server(models: impl FnOnce() -> Vec<Tiny>) -> &'static Fuzzed {
                 ..EngineOptions::default()
             },
             sampling: SamplerOptions::greedy(),
+            dry_sequence_breakers: None,
             fixed_seed: true,
             max_tokens: 8,
             queue: 200,

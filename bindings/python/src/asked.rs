@@ -1,8 +1,9 @@
 //! Arguments of requests from Python: the options of an answer, with the names of `alight run`; and prompts as tokens.
 
 use alight_chat::body::conversation;
+use alight_chat::body::options::BREAKERS;
 use alight_chat::grammar::{AnswerRules, NoGrammar, Wanted};
-use alight_model::{ModelError, SamplerOptions};
+use alight_model::{ModelError, SamplerOptions, SamplerStages};
 use alight_text::output::{Thinking, Tools};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style, Vocabulary};
@@ -15,12 +16,10 @@ use crate::error;
 use crate::items::Items;
 use crate::tokenizer;
 
-/// The options, except for the sampler's numeric ones.
-const NAMES: [&str; 15] = [
-    "max_tokens",
-    "stop",
-    "top_k",
-    "repeat_last_n",
+/// The options that come after the sampler's numbers.
+const NAMES: [&str; 13] = [
+    "dry_sequence_breakers",
+    "samplers",
     "seed",
     "logit_bias",
     "logprobs",
@@ -37,8 +36,9 @@ const NAMES: [&str; 15] = [
 /// All options, in the order of the documentation.
 fn names() -> impl Iterator<Item = &'static str> {
     let [temperature, others @ ..] = SamplerOptions::NUMBERS.map(|number| number.name);
-    let [max_tokens, stop, top_k, rest @ ..] = NAMES;
-    [max_tokens, stop, temperature, top_k].into_iter().chain(others).chain(rest)
+    let [top_k, counts @ ..] = SamplerOptions::COUNTS.map(|count| count.name);
+    let first = ["max_tokens", "stop", temperature, top_k];
+    first.into_iter().chain(others).chain(counts).chain(NAMES)
 }
 
 /// Maximum number of alternatives whose log-probabilities are returned with each token.
@@ -54,6 +54,9 @@ pub struct Options {
     pub stops: Vec<String>,
     pub ignore_eos: bool,
     pub logit_bias: Vec<(u32, f32)>,
+    /// Texts that break sequences for DRY, if they are not the usual ones.
+    pub breakers: Option<Vec<String>>,
+    stages: Option<SamplerStages>,
     pub logprobs: Option<usize>,
     pub thinking: bool,
     pub parse_special: bool,
@@ -77,6 +80,8 @@ impl Options {
             stops: Vec::new(),
             ignore_eos: false,
             logit_bias: Vec::new(),
+            breakers: None,
+            stages: None,
             logprobs: None,
             thinking: true,
             parse_special: false,
@@ -106,11 +111,13 @@ impl Options {
             options.ignore_eos = false;
         }
         options.sampling.check().map_err(|problem| error::OPTION.err(problem.to_string()))?;
+        if let Some(stages) = options.stages {
+            stages.keep(&mut options.sampling);
+        }
         Ok(options)
     }
 
     fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let sampling = &mut self.sampling;
         match name {
             "max_tokens" => self.max_tokens = count_or_all(name, value)?,
             "stop" => {
@@ -125,8 +132,16 @@ impl Options {
                     }
                 }
             }
-            "top_k" => sampling.top_k = count(name, value)?,
-            "repeat_last_n" => sampling.repeat_last_n = count(name, value)?,
+            "dry_sequence_breakers" => self.breakers = breakers(name, value)?,
+            "samplers" => {
+                self.stages = value
+                    .extract::<Option<Vec<String>>>()?
+                    .map(|names| {
+                        SamplerStages::of_names(names.iter().map(String::as_str))
+                            .map_err(|why| error::OPTION.err(format!("samplers: {why}")))
+                    })
+                    .transpose()?;
+            }
             "seed" => {
                 self.seed = match value.extract::<Option<i128>>()? {
                     None | Some(-1) => None,
@@ -178,16 +193,32 @@ impl Options {
             }
             "grammar" => self.hold("grammar", Wanted::grammar(value.extract()?))?,
             "regex" => self.hold("regex", Wanted::regex(value.extract()?))?,
-            other => match SamplerOptions::NUMBERS.iter().find(|number| number.name == other) {
-                Some(number) => (number.set)(sampling, value.extract()?),
-                None => {
-                    let known = names().collect::<Vec<_>>().join(", ");
-                    return Err(PyTypeError::new_err(format!(
-                        "there is no option '{other}': there are {known}"
-                    )));
-                }
-            },
+            other => return self.set_number(other, value),
         }
+        Ok(())
+    }
+
+    /// Sets one of the sampler's numbers.
+    fn set_number(&mut self, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Some(number) = SamplerOptions::NUMBERS.iter().find(|number| number.name == name) {
+            (number.set)(&mut self.sampling, value.extract()?);
+            return Ok(());
+        }
+        let Some(count) = SamplerOptions::COUNTS.iter().find(|count| count.name == name) else {
+            let known = names().collect::<Vec<_>>().join(", ");
+            return Err(PyTypeError::new_err(format!(
+                "there is no option '{name}': there are {known}"
+            )));
+        };
+        let n: i128 = value.extract()?;
+        let read = count.read(n).ok_or_else(|| {
+            let expected = match usize::try_from(n) {
+                Err(_) if n > 0 => "a smaller number".to_owned(),
+                _ => count.expected(),
+            };
+            error::OPTION.err(format!("{name} is {n}, expected {expected}"))
+        })?;
+        (count.set)(&mut self.sampling, read);
         Ok(())
     }
 
@@ -229,6 +260,21 @@ pub fn whole(name: &str, n: i128) -> PyResult<usize> {
         let expected = if n < 0 { "a whole number not below 0" } else { "a smaller number" };
         error::OPTION.err(format!("{name} is {n}, expected {expected}"))
     })
+}
+
+/// Texts that break sequences; `None`: the usual ones.
+fn breakers(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>>> {
+    let texts: Option<Vec<String>> = value.extract()?;
+    let (most, longest) = BREAKERS;
+    let is_fine =
+        |texts: &Vec<String>| texts.len() <= most && texts.iter().all(|text| text.len() <= longest);
+    if !texts.as_ref().is_none_or(is_fine) {
+        return Err(error::OPTION.err(format!(
+            "{name} has {} texts, expected at most {most}, of at most {longest} bytes each",
+            texts.map_or(0, |texts| texts.len())
+        )));
+    }
+    Ok(texts)
 }
 
 /// The id of a token.
@@ -273,11 +319,15 @@ impl Prompt {
         if let Ok(Items(tokens)) = given.extract() {
             return Ok(Prompt::Tokens(tokens));
         }
-        Prompt::conversation(given, None).map_err(|_| {
-            PyTypeError::new_err(
-                "a prompt is a text, a list of token ids, or a list of messages with a role and a content",
-            )
-        })
+        // A mistake in a message is reported for a list of dicts, and the forms of a prompt for anything else.
+        let is_conversation = given.get_item(0).is_ok_and(|first| first.is_instance_of::<PyDict>());
+        if is_conversation {
+            return Prompt::conversation(given, None);
+        }
+        let found = given.get_type().name()?;
+        Err(PyTypeError::new_err(format!(
+            "a prompt is a text, a list of token ids, or a list of messages with a role and a content; found {found}"
+        )))
     }
 
     /// A conversation, with tools that the model may call.

@@ -146,6 +146,7 @@ impl Making {
             prompt,
             sampling,
             logit_bias: options.logit_bias.clone(),
+            dry_sequence_breakers: options.breakers.clone(),
             max_tokens: options.max_tokens,
             ignore_eos: options.ignore_eos,
             ..Request::default()

@@ -87,7 +87,7 @@ pub fn file(py: Python<'_>, path: PathBuf, offline: bool) -> PyResult<PathBuf> {
         let text = std::ffi::CString::new(text)?;
         PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)?;
     }
-    Ok(located.into_file())
+    Ok(located.path().to_owned())
 }
 
 /// Fetches a model of the hub as `alight pull` does, and returns the path of its file, or of the first of several.
@@ -109,8 +109,8 @@ pub fn pull(
         if hub.settings().offline
             && let Some(found) = hub.find(&name).map_err(error::hub)?
         {
-            return Ok(Located::There(found).into_file());
+            return Ok(found.path().to_owned());
         }
-        Ok(Located::Pulled(fetch(&hub, &name, progress.as_ref())?).into_file())
+        Ok(fetch(&hub, &name, progress.as_ref())?.path().to_owned())
     })
 }

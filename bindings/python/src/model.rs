@@ -116,7 +116,11 @@ fn several(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Prompt>> {
     if prompts.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("expected a list of prompts, found one text"));
     }
-    prompts.try_iter()?.map(|prompt| Prompt::take(&prompt?)).collect()
+    let Ok(all) = prompts.try_iter() else {
+        let found = prompts.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("expected a list of prompts, found {found}")));
+    };
+    all.map(|prompt| Prompt::take(&prompt?)).collect()
 }
 
 impl Model {
@@ -307,7 +311,20 @@ impl Model {
     ///   repeat_penalty=1.0    makes tokens seen lately less likely by this factor
     ///   frequency_penalty=0.0 subtracted from a token's logit for each time that it was seen lately
     ///   presence_penalty=0.0  subtracted from a token's logit if it was seen lately
-    ///   repeat_last_n=64      how many tokens count as seen lately
+    ///   dry_multiplier=0.0    DRY: makes a token that would continue a repetition less likely by this, times a power of dry_base
+    ///   dry_base=1.75         DRY: the power's exponent is the length of the repetition beyond dry_allowed_length
+    ///   xtc_probability=0.0   XTC: how often all likely tokens but the least likely of them are left out
+    ///   xtc_threshold=0.1     XTC: from this probability on a token is likely; above 0.5, none is left out
+    ///   top_n_sigma=-1.0      keep tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all
+    ///   mirostat_tau=5.0      Mirostat: the mean surprise of a token to aim at, in bits
+    ///   mirostat_eta=0.1      Mirostat: how fast it learns
+    ///   min_keep=0            top_p, min_p and XTC leave at least this many tokens
+    ///   repeat_last_n=64      how many tokens count as seen lately; -1: all
+    ///   dry_allowed_length=2  DRY: shorter repetitions are free
+    ///   dry_penalty_last_n=64 DRY: how many tokens are searched for repetitions; -1: all
+    ///   mirostat=0            1 or 2: draw with this version of Mirostat, in place of penalties, top_n_sigma, top_k, top_p, min_p and XTC
+    ///   dry_sequence_breakers=None DRY: no repetition goes beyond these texts; None: line breaks, ':', '"' and '*'
+    ///   samplers=None         turn off all stages but these: penalties, dry, top_n_sigma, top_k, top_p, min_p, xtc, temperature
     ///   seed=None             the same seed gives the same answer; None or -1: any
     ///   logit_bias=None       {token: what is added to its logit}
     ///   logprobs=None         tell how likely each token was, and so many of the likeliest
@@ -323,7 +340,9 @@ impl Model {
         signature = (prompt, **options),
         text_signature = "($self, prompt, *, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
-            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
+            mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
+            dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
             parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn generate(
@@ -341,7 +360,9 @@ impl Model {
         signature = (prompt, **options),
         text_signature = "($self, prompt, *, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
-            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
+            mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
+            dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
             parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn stream(
@@ -361,7 +382,9 @@ impl Model {
         signature = (messages, *, tools=None, **options),
         text_signature = "($self, messages, *, tools=None, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
-            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
+            mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
+            dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
             parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn chat(
@@ -380,7 +403,9 @@ impl Model {
         signature = (messages, *, tools=None, **options),
         text_signature = "($self, messages, *, tools=None, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
-            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
+            mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
+            dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
             parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn stream_chat(
@@ -401,7 +426,9 @@ impl Model {
         signature = (prompts, **options),
         text_signature = "($self, prompts, *, \
             max_tokens=None, stop=None, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repeat_penalty=1.0, frequency_penalty=0.0, \
-            presence_penalty=0.0, repeat_last_n=64, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
+            presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
+            mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
+            dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
             parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
     )]
     fn batch(

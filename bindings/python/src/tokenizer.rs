@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use alight_chat::body::conversation;
+use alight_chat::body::fields::Fields;
 use alight_model::describe;
 use alight_text::output::{Call, Parser, Part, Reader, Span};
 use alight_text::{EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Vocabulary};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use serde_json::{Map, Value};
 
 use crate::error;
@@ -30,9 +32,19 @@ impl<'a, 'py> FromPyObject<'a, 'py> for MessageArg {
     type Error = PyErr;
 
     fn extract(message: Borrowed<'a, 'py, PyAny>) -> PyResult<MessageArg> {
-        let role = message.get_item("role")?;
+        let found = message.get_type().name()?;
+        let dict = message.cast::<PyDict>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "a message: expected a dict with a role and a content, found {found}"
+            ))
+        })?;
+        let field = |name: &str| {
+            let found = dict.get_item(name)?;
+            found.ok_or_else(|| PyTypeError::new_err(format!("a message has no {name}")))
+        };
+        let role = field("role")?;
         let role = role.extract().map_err(|_| PyTypeError::new_err("role: expected a text"))?;
-        Ok(MessageArg { role, content: said_text(&message.get_item("content")?)? })
+        Ok(MessageArg { role, content: said_text(&field("content")?)? })
     }
 }
 
@@ -82,27 +94,33 @@ pub fn value(objects: &Bound<'_, PyAny>) -> PyResult<Value> {
 /// messages.
 ///
 /// # Errors
-/// `TypeError` and the like: it is something else.
+/// `TypeError` names the message or the tool that is invalid, and what was expected.
 pub fn conversation(
     messages: &Bound<'_, PyAny>,
     tools: Option<&Bound<'_, PyAny>>,
     add_generation_prompt: bool,
 ) -> PyResult<Map<String, Value>> {
-    for message in messages.try_iter()? {
-        let message = message?;
-        message.cast::<PyDict>()?.as_any().get_item("role")?.extract::<String>()?;
+    let found = messages.get_type().name()?;
+    if messages.is_instance_of::<PyString>() || messages.is_instance_of::<PyDict>() {
+        return Err(PyTypeError::new_err(format!(
+            "messages: expected a list of messages, each a dict with a role and a content, found {found}"
+        )));
     }
-    let mut context = Map::new();
-    let mut messages = value(messages)?;
-    for message in messages.as_array_mut().into_iter().flatten() {
-        if let Some(text) = lines(&message["content"])? {
-            message["content"] = text.into();
-        }
-    }
-    context.insert("messages".into(), messages);
+    let mut fields = Fields::new(Map::new());
+    let listed = messages.try_iter().map_err(|_| {
+        let problem = format!("messages: expected a list of messages, found {found}");
+        PyTypeError::new_err(problem)
+    })?;
+    let listed = PyList::new(messages.py(), listed.collect::<PyResult<Vec<_>>>()?)?;
+    fields.insert("messages", value(listed.as_any())?);
     if let Some(tools) = tools {
-        context.insert("tools".into(), value(tools)?);
+        fields.insert("tools", value(tools)?);
     }
+    fields.insert("add_generation_prompt", add_generation_prompt.into());
+    // A last message of the assistant's is part of the conversation.
+    fields.insert("continue_final_message", false.into());
+    let mut context =
+        conversation::take(&mut fields).map_err(|refusal| PyTypeError::new_err(refusal.message))?;
     context.insert("add_generation_prompt".into(), add_generation_prompt.into());
     Ok(context)
 }

@@ -52,7 +52,7 @@ def same(completion, line):
 
 
 def test_what_a_model_is(model):
-    assert (model.path, model.name, model.architecture) == (PATH, "Smollm2 135M 8k Lc100K Mix1 Ep2", "llama")
+    assert (model.path, model.name, model.architecture) == (PATH, PATH.stem, "llama")
     assert (model.hidden_size, model.vocab_size, model.context, model.trained_context) == (576, 49152, 4096, 8192)
     assert (model.threads, model.closed) == (2, False) and model.parameters > 130e6
     assert repr(model) == f"<alight.Model '{model.name}' (llama)>"
@@ -71,6 +71,24 @@ CASES = [
         "1 2 3 1 2 3 1 2",
         {"raw": True, "seed": 2**40, "repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 8, "max_tokens": 24},
         ["--raw", "--seed", 2**40, "--repeat-penalty", 1.3, "--frequency-penalty", 0.2, "--presence-penalty", 0.1, "--repeat-last-n", 8, "-n", 24],
+    ),
+    (
+        "1 2 3 1 2 3 1 2",
+        {"raw": True, "seed": 5, "mirostat": 2, "mirostat_tau": 2.5, "mirostat_eta": 0.3, "max_tokens": 24},
+        ["--raw", "--seed", 5, "--mirostat", 2, "--mirostat-ent", 2.5, "--mirostat-lr", 0.3, "-n", 24],
+    ),
+    (
+        "1 2 3 1 2 3 1 2",
+        {
+            "raw": True, "seed": 6, "dry_multiplier": 2.0, "dry_base": 1.5, "dry_allowed_length": 1, "dry_penalty_last_n": -1,
+            "dry_sequence_breakers": ["4", "a\n"], "xtc_probability": 0.5, "xtc_threshold": 0.05, "top_n_sigma": 1.5,
+            "samplers": ["dry", "top_n_sigma", "xtc", "temperature"], "max_tokens": 24,
+        },
+        [
+            "--raw", "--seed", 6, "--dry-multiplier", 2, "--dry-base", 1.5, "--dry-allowed-length", 1, "--dry-penalty-last-n", -1,
+            "--dry-sequence-breaker", "4", "--dry-sequence-breaker", "a\n", "--xtc-probability", 0.5, "--xtc-threshold", 0.05,
+            "--top-nsigma", 1.5, "--sampler-seq", "dsxt", "-n", 24,
+        ],
     ),
     ("The end.", {"raw": True, "temperature": 0.0, "ignore_eos": True, "max_tokens": 30}, ["--raw", "--temp", 0, "--ignore-eos", "-n", 30]),
     ("A<|im_end|>", {"raw": True, "parse_special": True, "temperature": 0, "max_tokens": 8}, ["--raw", "--parse-special", "--temp", 0, "-n", 8]),
@@ -173,7 +191,7 @@ def test_parts_of_a_content_are_lines(model):
     assert {str(one) for one in answers} == {model.chat(plain, **options).text}
     for content in ([{"type": "image_url", "image_url": {"url": "x"}}], [{"type": "text"}], ["text"]):
         for call in (model.chat, tokenizer.chat, tokenizer.render):
-            with pytest.raises(TypeError, match="content: expected a text, or a list of parts"):
+            with pytest.raises(TypeError, match="content"):
                 call([{"role": "user", "content": content}])
     with pytest.raises(TypeError, match="content: expected a text"):
         tokenizer.chat([{"role": "user", "content": 3}])
@@ -234,10 +252,13 @@ def test_what_no_answer_can_be_held_to(model):
         model.chat([{"role": "user", "content": "x"}], tools=TOOLS, regex="a")
 
 
-def test_tools_reach_the_template(model):
-    told = model.tokenizer.chat([{"role": "user", "content": "Look."}], tools=TOOLS)
-    answer = model.chat([{"role": "user", "content": "Look."}], tools=TOOLS, max_tokens=4, temperature=0)
-    assert answer.prompt_tokens == len(told) and answer.calls == []
+def test_tools_reach_the_model(model):
+    """This template shows none: `Tokenizer.chat` is the template, and `Model.chat` describes them in the system message."""
+    asked = [{"role": "user", "content": "Look."}]
+    plain = model.tokenizer.chat(asked)
+    assert model.tokenizer.chat(asked, tools=TOOLS) == plain
+    answers = [model.chat(asked, tools=tools, max_tokens=4, temperature=0) for tools in (None, TOOLS)]
+    assert answers[0].prompt_tokens == len(plain) < answers[1].prompt_tokens and answers[1].calls == []
 
 
 def test_a_prompt_that_begins_alike_is_computed_once(model):
@@ -324,6 +345,12 @@ def test_errors(model, tmp_path):
         ("x", {"max_tokens": -2}, alight.OptionError, "max_tokens is -2"),
         ("x", {"seed": 2**64}, alight.OptionError, "seed is"),
         ("x", {"top_k": 2**80}, alight.OptionError, "top_k is 1208925819614629174706176, expected a smaller number"),
+        ("x", {"top_k": -2}, alight.OptionError, "top_k is -2, expected a whole number, not below 0, or -1"),
+        ("x", {"mirostat": 3}, alight.OptionError, "mirostat is 3, expected a whole number from 0 to 2"),
+        ("x", {"dry_base": 0.5}, alight.OptionError, "dry_base is 0.5, expected a number not below 1"),
+        ("x", {"samplers": ["temperature", "top_k"]}, alight.OptionError, "samplers: top_k comes after temperature"),
+        ("x", {"dry_sequence_breakers": ["a" * 41]}, alight.OptionError, "at most 32, of at most 40 bytes each"),
+        ("x", {"dry_sequence_breakers": "a"}, TypeError, "^dry_sequence_breakers: "),
         ("x", {"logit_bias": {-1: 1.0}}, alight.OptionError, "logit_bias: -1 is no token id"),
         ("x", {"stop": 3}, TypeError, "^stop: expected a text or a list of texts$"),
         ("x", {"stop": ["a", 3]}, TypeError, "^stop: expected a text or a list of texts$"),
@@ -339,14 +366,26 @@ def test_errors(model, tmp_path):
         ([1] * 9000, {}, alight.ContextFullError, "with context=…, but the model was trained for 8192"),
         ("x" * 10**7, {}, alight.ContextFullError, "10000000 bytes.* or give a larger context=…$"),
         (3.5, {}, TypeError, "a prompt is a text"),
-        ([{"content": "no role"}], {}, TypeError, "a prompt is a text"),
+        ([{"content": "no role"}], {}, TypeError, r"^messages\[0\].role: it is missing, expected .system"),
+        ([{"role": "user"}], {}, TypeError, r"^messages\[0\].content: it is missing, expected a string$"),
+        ([{"role": "user", "content": "a"}, ("user", "b")], {}, TypeError, r"^messages\[1\]: it is a list of 2, expected an object$"),
     ]:
         with pytest.raises(error, match=said):
             model.generate(prompt, **options)
         with pytest.raises(error, match=said):
             model.stream(prompt, **options)
-    with pytest.raises(KeyError):
-        model.chat([{"content": "no role"}])
+    for messages, said in [
+        ("Hi", "^messages: expected a list of messages, each a dict with a role and a content, found str$"),
+        ({"role": "user", "content": "Hi"}, "^messages: expected a list of messages, .* found dict$"),
+        (5, "^messages: expected a list of messages, found int$"),
+        ([], "^messages: there is none$"),
+        ([{"role": "user", "content": None}], r"^messages\[0\].content: it is null, expected a string$"),
+        ([{"role": "someone", "content": "a"}], r"^messages\[0\].role: it is .someone., expected .system"),
+    ]:
+        with pytest.raises(TypeError, match=said):
+            model.chat(messages)
+    with pytest.raises(TypeError, match="^tools"):
+        model.chat([{"role": "user", "content": "a"}], tools=5)
     for made in (alight.Tokenizer, alight.config):
         with pytest.raises(TypeError, match="expected the path of a model or an open catalog, found NoneType"):
             made(None)

@@ -67,7 +67,7 @@ def test_pull_returns_the_path_and_tells_how_far_it_is(hub, cache):
 def test_what_is_not_to_be_had_is_one_sentence(hub, cache, monkeypatch):
     with pytest.raises(alight.HubError, match=r"org/model-GGUF:Q8_0 is not in the cache .* nothing is fetched offline"):
         alight.Model(NAME, offline=True)
-    with pytest.raises(alight.HubError, match="has nothing that is called 'Q3_K'; it has"):
+    with pytest.raises(alight.HubError, match="has no model 'Q3_K'; it has"):
         alight.Model(f"hf.co/{REPO}:Q3_K")
     with pytest.raises(alight.HubError, match="no such model") as told:
         alight.pull("org/nothing")

@@ -45,7 +45,7 @@ def test_a_template_is_handed_tools_and_calls(tokenizer):
 
 @pytest.mark.parametrize(
     ("messages", "tools", "error"), [
-        ([{"content": "a"}], TOOLS, KeyError),
+        ([{"content": "a"}], TOOLS, TypeError),
         ([{"role": 3}], TOOLS, TypeError),
         (["a"], TOOLS, TypeError),
         (CALLED, [{1, 2}], TypeError),

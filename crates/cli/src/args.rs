@@ -18,6 +18,7 @@ use crate::cp::CpArgs;
 use crate::hub::list::ListArgs;
 use crate::hub::pull::PullArgs;
 use crate::hub::rm::RmArgs;
+use crate::hub::suggested;
 use crate::inspect::InspectArgs;
 use crate::man::ManArgs;
 use crate::outcome::{Outcome, Stop};
@@ -66,7 +67,7 @@ The answer goes to standard output and nothing else does; notes and statistics g
 error. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C. \
 `alight help COMMAND` explains one command.
 
-What you always want goes into ~/.config/alight/config.toml (`[run]`, `temp = 0.6`), or into the \
+Options for every run go into ~/.config/alight/config.toml (`[run]`, `temp = 0.6`), or into the \
 environment (ALIGHT_TEMP=0.6), under the names of the options. ALIGHT_CONFIG names another file."
 )]
 pub struct Cli {
@@ -123,10 +124,10 @@ impl Command {
     /// Returns the models given to it, each of which may be one of the hub; and true if nothing may be fetched.
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
         match self {
+            // `inspect` and `convert` look for themselves.
             Command::Run(a) => a.models(),
             Command::Batch(a) => a.models(),
             Command::Serve(a) => a.models(),
-            Command::Inspect(a) => (a.models.iter_mut().collect(), a.hub.offline),
             Command::Tokenize(a) => (vec![&mut a.model], a.hub.offline),
             Command::Perplexity(a) => a.models(),
             Command::Bench(a) => a.models(),
@@ -190,29 +191,51 @@ pub fn help(words: &[OsString]) -> Option<Outcome> {
 
 /// Returns the outcome instead of a command's: help or a version, which are results, or the error
 /// in the command line `words`.
-pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
-    if !said.use_stderr() {
-        let text = said.render();
+pub fn instead(words: &[OsString], error: clap::Error) -> Outcome {
+    if !error.use_stderr() {
+        let text = error.render();
         let styled = stdout().is_terminal() && say::colours_allowed();
         return output::report(if styled { text.ansi().to_string() } else { text.to_string() });
     }
     // The message repeats arguments, which may be file names inserted by a shell. So the message is
     // made from arguments in which nothing drives a terminal.
     let shown = words.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
-    let mut said = command().try_get_matches_from(shown).err().unwrap_or(said);
-    if said.kind() == ErrorKind::UnknownArgument {
-        match tip(words, &said) {
+    let mut error = command().try_get_matches_from(shown).err().unwrap_or(error);
+    if error.kind() == ErrorKind::UnknownArgument {
+        match tip(words, &error) {
             Some(tip) => {
-                said.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]))
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]))
             }
             // (Without the tip that everything after `--` is a prompt: a misspelt option would be one.)
-            None => said.remove(ContextKind::Suggested),
+            None => error.remove(ContextKind::Suggested),
         };
     }
-    let text = said.render();
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(name) = similar_command(word)
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(name));
+    }
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && words.get(1).is_some_and(|word| ["run", "serve"].contains(&&*word.to_string_lossy()))
+    {
+        let tip = suggested::tip(&words[1].to_string_lossy());
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    let text = error.render();
     let text = if say::colour() { text.ansi().to_string() } else { text.to_string() };
-    say::styled(&in_plain_words(text, &said));
+    say::styled(&in_plain_words(text, &error));
     Err(Stop::Refused)
+}
+
+/// Returns the command that a word is a misspelling of, with one letter too many, too few or other, or two of them swapped. (Clap
+/// finds none for a short one with swapped letters.)
+fn similar_command(word: &str) -> Option<String> {
+    let command = command();
+    let mut names = command.get_subcommands().map(|one| one.get_name());
+    let is_near = |name: &&str| strsim::damerau_levenshtein(word, name) <= 1;
+    names.find(is_near).map(str::to_owned)
 }
 
 /// Returns advice about an unexpected argument.

@@ -9,6 +9,7 @@ use alight_convert::{
 };
 use anyhow::anyhow;
 
+use crate::hub::{self, HubArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{new_model, speed, with_progress};
 use crate::{say, threads, units};
@@ -22,6 +23,7 @@ const SHOWN: usize = 3;
 Examples:
   alight convert Llama-3.2-1B/ -o llama.gguf                Hugging Face's
   alight convert Llama-3.2-1B/ -o llama.gguf --type q4_k_m  quantised
+  alight convert hf.co/USER/REPO -o model.gguf              safetensors of the hub, fetched first
   alight convert llama-2-13b/ -o llama2.gguf                Meta's
   alight convert ggml-model-q4_0.bin -o old.gguf --tokenizer tokenizer.model
   alight convert model-00001-of-00003.gguf -o model.gguf    shards
@@ -30,11 +32,11 @@ Sources: Hugging Face's folders (config.json with .safetensors, or PyTorch's .bi
 with consolidated.NN.pth), llama.cpp's files before GGUF (ggml, ggmf, ggjt, in one part or several), and \
 GGUF. Give the folder, or one of the files. docs/reference/converting.md names the architectures.
 
-Without --type every matrix keeps its type, exactly; what cannot be kept is said. The types are those of \
+Without --type every matrix keeps its type, exactly; what cannot be kept is reported. The types are those of \
 `alight quantize`. The new file appears when it is complete; until then, whatever happens, an old one \
 stays. Nothing in a source is executed.")]
 pub struct ConvertArgs {
-    /// The model: a folder, or one of its files
+    /// The model: a folder, or one of its files, or hf.co/USER/REPO
     source: PathBuf,
 
     /// The file to write
@@ -72,6 +74,9 @@ pub struct ConvertArgs {
     /// Say what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
+
+    #[command(flatten)]
+    hub: HubArgs,
 }
 
 fn eps(text: &str) -> Result<f32, String> {
@@ -83,7 +88,9 @@ fn eps(text: &str) -> Result<f32, String> {
 
 /// Runs the command.
 pub fn main(args: &ConvertArgs) -> Outcome {
-    for path in std::iter::once(&args.source).chain(&args.tokenizer) {
+    let fetched = hub::source_of(&args.source, args.hub.offline)?;
+    let source = fetched.as_ref().unwrap_or(&args.source);
+    for path in std::iter::once(source).chain(&args.tokenizer) {
         if let Err(error) = path.metadata() {
             return Err(anyhow!(error).context(format!("'{}'", path.display())).into());
         }
@@ -97,9 +104,9 @@ pub fn main(args: &ConvertArgs) -> Outcome {
         context: args.context,
     };
     let failed = |error: ConvertError| Stop::Failed(anyhow!(error));
-    let conversion = Conversion::plan(&args.source, request).map_err(failed)?;
+    let conversion = Conversion::plan(source, request).map_err(failed)?;
     let about = conversion.about();
-    say::line(&format!("{}: {}; {}", args.source.display(), about.recognised, about.architecture));
+    say::line(&format!("{}: {}; {}", source.display(), about.recognised, about.architecture));
     if let Some(output) = &args.output {
         conversion.check_dest(output, options).map_err(failed)?;
     }

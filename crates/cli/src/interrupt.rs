@@ -29,7 +29,7 @@ use crate::terminal::Terminal;
 /// Shown before a message of a chat.
 pub const PROMPT: &str = "> ";
 /// Printed when Ctrl-C was pressed with nothing to clear.
-pub const LEAVES: &str = "(Ctrl-C again leaves, and so does Ctrl-D)";
+pub const LEAVES: &str = "(press Ctrl-C again or Ctrl-D to leave)";
 
 /// Exit status after Ctrl-C.
 const STATUS: i32 = 130;

@@ -74,6 +74,11 @@ pub struct HowArgs {
     #[arg(long)]
     explain_load: bool,
 
+    /// Check before the first answer that all weights are finite numbers, which reads the whole file; without it, those that are not
+    /// are noticed when something is computed with them
+    #[arg(long)]
+    check_tensors: bool,
+
     /// Bits to which the activations of a prompt are rounded for quantised weights; 16, as those of answers always are, is more
     /// exact and slower
     #[arg(long, value_name = "BITS", default_value = "8")]
@@ -162,7 +167,7 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let model = draft(path, args)?;
     if args.memory.is_some() && model.spec().expert_layers().next().is_none() {
         say::note(
-            "--memory changes nothing: this model is no mixture of experts, and each token needs all of its weights",
+            "--memory changes nothing: this model is not a mixture of experts, and each token needs all of its weights",
         );
     }
     Ok(model)
@@ -174,6 +179,12 @@ pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let model = Model::open(path, &args.options(args.threads));
     let model = model.map_err(|error| source::explain(path, anyhow!(error)))?;
     threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
+    if args.check_tensors {
+        say::progress("checking the weights");
+        let checked = model.check_tensors();
+        say::progress("");
+        checked.map_err(|error| anyhow!(error))?;
+    }
     if args.explain_load {
         explain_load::decision(&model);
     } else if say::is_terminal() && model.load_report().slots.is_some() {
@@ -205,8 +216,7 @@ pub fn text(path: &Path) -> Outcome<ModelText> {
     let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;
     let read = || -> Result<ModelText, ModelError> {
         let spec = describe::spec(&maps)?;
-        let copy = alight_files::copy(&maps[0]);
-        let name = describe::name(&alight_files::parse(&maps[0], &copy)?, path);
+        let name = describe::name(path);
         Ok(ModelText { name, vocabulary: describe::vocabulary(&maps[0])?, trained: spec.context })
     };
     Ok(read().map_err(|error| anyhow!(error))?)

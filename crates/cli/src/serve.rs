@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use alight_model::{EngineOptions, MAX_SEQUENCES, Model};
+use alight_model::{EngineOptions, MAX_SEQUENCES, Model, describe};
 use alight_server::{Listening, Options, Served, Server, Stopper, is_socket_file};
 use anyhow::{Context, anyhow};
 use listenfd::ListenFd;
@@ -23,16 +23,32 @@ use crate::pack::KeepArgs;
 use crate::run::sampling::SamplingArgs;
 use crate::template::TemplateArgs;
 use crate::terminal_text::one_line;
-use crate::{answer_limits, panics, prompt_cache, quantization, say, source, text_input, units};
+use crate::{
+    answer_limits, panics, prompt_cache, quantization, say, short_help, source, text_input, units,
+};
 
 /// Context size of a sequence by default, if the model was trained for more.
 const CONTEXT: usize = 32 << 10;
 /// Maximum bytes of a file of keys.
 const KEYS: u64 = 1 << 20;
 
+/// The options that `-h` shows.
+const SHORT: short_help::Shown = &[
+    ("models", Some("Models: .gguf files, a folder of them, or hf.co/USER/REPO")),
+    ("alias", Some("Name of the model in requests [default: the file's]")),
+    ("host", Some("Address to listen at; 0.0.0.0: all of this machine")),
+    ("port", None),
+    ("ctx_size", Some("Tokens of a prompt and its answer")),
+    ("parallel", Some("Requests that are computed at the same time")),
+    ("api_key_file", Some("Keys that requests must have, one to a line")),
+    ("metrics", None),
+    ("pack", Some("Pack the model once, which makes it faster")),
+    ("threads", Some("Threads to compute with")),
+];
+
 /// Arguments of `alight serve`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(mut_args = short_help::only(SHORT), after_help = short_help::END, after_long_help = "\
 Examples:
   alight serve model.gguf
   curl localhost:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'
@@ -40,8 +56,8 @@ Examples:
   alight serve one.gguf other.gguf  (requests choose one by `model`)
   alight serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
 
-It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, SIGTERM or SIGHUP lets what is being \
-answered end, within 5 seconds; a second one ends the program at once. docs/reference/server.md has every address.")]
+It says \"listening on http://…\" on standard error when it is ready. After Ctrl-C, SIGTERM or SIGHUP, requests that \
+are being answered have 5 seconds to finish; a second one ends the program at once. docs/reference/server.md has every address.")]
 pub struct ServeArgs {
     /// The model: a .gguf file (of a split model, its first shard). Several, or a folder of them: requests choose by `model`
     #[arg(value_name = "MODEL", required = true)]
@@ -260,6 +276,7 @@ pub fn main(args: ServeArgs) -> Outcome {
         port: args.port,
         engine,
         sampling: args.sampling.options(),
+        dry_sequence_breakers: args.sampling.breakers().map(<[String]>::to_vec),
         fixed_seed: !args.sampling.are_random(),
         max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
         queue: args.queue,
@@ -316,10 +333,9 @@ fn given_socket() -> Outcome<Option<Listening>> {
     Ok(listener.map(Listening::Unix))
 }
 
-/// Returns the default name of a model: its file name without the extension.
+/// Returns the default name of a model.
 fn name(path: &Path) -> String {
-    let stem = path.file_stem().unwrap_or(path.as_os_str());
-    one_line(&stem.to_string_lossy()).into_owned()
+    one_line(&describe::name(path)).into_owned()
 }
 
 /// Returns a name that is in the list more than once.
@@ -369,7 +385,9 @@ impl ServeArgs {
         };
         if context > trained {
             let name = &names[0];
-            say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
+            say::note(&format!(
+                "{name} was trained for a context of {trained} tokens: beyond it, answers get worse"
+            ));
         }
         let model: &'static Model = Box::leak(Box::new(model));
         let file = model.files().next().map(Path::to_owned);
@@ -453,7 +471,9 @@ fn stop_by_signals(stopper: Stopper) -> Outcome {
             if n > 0 {
                 process::exit(128 + signal);
             }
-            say::line("ending: what is being answered has 5 seconds; once more ends it at once");
+            say::line(
+                "shutting down: running requests have 5 seconds to finish; a second signal ends them at once",
+            );
             stopper.stop();
         }
     };

@@ -178,16 +178,14 @@ fn instead_of_missing(path: &Path) -> String {
     if text.is_empty() || text.ends_with(".gguf") {
         return MISSING.to_owned();
     }
-    let called = match alight_hub::Name::parse(text) {
-        Ok(_) => Some(text.to_owned()),
-        Err(_) if text.contains('/') => return MISSING.to_owned(),
-        Err(_) => crate::hub::fetched(text),
-    };
-    match called {
-        Some(name) => format!("{MISSING}, or hf.co/{name} for a model of the hub"),
-        None => "does not exist, and is no name of a model on the hub: give the path of a .gguf file, or \
-                 hf.co/USER/REPO"
-            .to_owned(),
+    match alight_hub::Name::parse(text) {
+        Ok(_) => format!("{MISSING}, or hf.co/{text} for a model of the hub"),
+        Err(_) if text.contains('/') => MISSING.to_owned(),
+        Err(_) => {
+            "does not exist, and is no part of the name of a model that was fetched: give the path of a .gguf \
+             file, or hf.co/USER/REPO for a model of the hub; `alight list` shows those that were fetched"
+                .to_owned()
+        }
     }
 }
 

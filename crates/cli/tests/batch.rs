@@ -154,6 +154,14 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
         (with("stop", json!("a".repeat(2000))), "invalid_request", Some("stop")),
         (with("stop", json!([1])), "invalid_request", Some("stop")),
         (with("temperatur", json!(1)), "unsupported", Some("temperatur")),
+        (with("mirostat", json!(3)), "invalid_request", Some("mirostat")),
+        (with("samplers", json!(["temperature", "top_k"])), "unsupported", Some("samplers")),
+        (
+            with("dry_sequence_breakers", json!("x")),
+            "invalid_request",
+            Some("dry_sequence_breakers"),
+        ),
+        (chat("dry_multiplier", json!(0.5)), "", None),
         (with("suffix", json!("b")), "unsupported", Some("suffix")),
         (with("suffix", json!(7)), "invalid_request", Some("suffix")),
         (chat("suffix", json!("b")), "unsupported", Some("suffix")),
@@ -226,7 +234,7 @@ fn what_a_line_cannot_have_is_named_in_its_result_and_the_others_go_on() {
     }
     assert!(got[0]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[0]);
     assert!(!got[1]["error"]["message"].as_str().unwrap().contains("quotes"), "{}", got[1]);
-    assert!(got[39]["error"]["message"].as_str().unwrap().contains("line 77"), "{}", got[39]);
+    assert!(got[43]["error"]["message"].as_str().unwrap().contains("line 85"), "{}", got[43]);
 }
 
 /// As `alight serve` fills it.

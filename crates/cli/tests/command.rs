@@ -244,11 +244,47 @@ fn completions_offer_files_and_values() {
 
 #[test]
 fn the_short_help_fits_a_screen() {
-    let help = command(&["run", "-h"]).env("COLUMNS", "80").output().unwrap();
-    let help = done(help).succeeds().stdout;
-    assert!(help.lines().count() <= 24, "{help}");
-    assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
-    assert!(help.contains("--help") && help.contains("--system") && !help.contains("--top-k"));
+    for (name, shown) in [("run", "--system"), ("batch", "--output"), ("serve", "--port")] {
+        let help = command(&[name, "-h"]).env("COLUMNS", "80").output().unwrap();
+        let help = done(help).succeeds().stdout;
+        assert!(help.lines().count() <= 24, "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert!(help.contains("--help") && help.contains(shown) && !help.contains("--top-k"));
+        let long = alight(&[name, "--help"]).succeeds().stdout;
+        assert!(long.contains("--top-k") && long.contains("Examples:"), "{long}");
+    }
+}
+
+#[test]
+fn a_misspelt_command_is_named() {
+    for (word, meant) in [
+        ("rnu", "run"),
+        ("sreve", "serve"),
+        ("Run", "run"),
+        ("quantise", "quantize"),
+        ("lst", "list"),
+    ] {
+        alight(&[word, "x"]).fails_as_usage(&format!("'{meant}'"));
+    }
+    let other = alight(&["frobnicate"]);
+    assert!(other.status == Some(2) && !other.stderr.contains("similar"), "{}", other.stderr);
+}
+
+#[test]
+fn check_tensors_names_a_weight_that_is_no_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = support::wild::model(folder.path());
+    let run =
+        |options: &[&str]| alight(&[&["run", &model, "--raw", "aaa", "-n", "1"], options].concat());
+    run(&["--check-tensors"]).succeeds();
+    let mut bytes = fs::read(&model).unwrap();
+    let gguf = alight_formats::gguf::parse(&bytes).unwrap();
+    let tensor = gguf.tensors.iter().find(|tensor| tensor.name.contains("ffn_down")).unwrap();
+    let (name, at) = (tensor.name.to_owned(), tensor.offset as usize);
+    bytes[at..at + 4].fill(0xff);
+    fs::write(&model, bytes).unwrap();
+    run(&["--check-tensors"]).fails(1, &[&model, &name, "not finite"]);
+    run(&[]).fails(1, &[&name, "not finite"]);
 }
 
 #[test]

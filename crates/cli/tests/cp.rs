@@ -89,7 +89,12 @@ fn folders_links_and_what_is_left_alone() {
     fs::write(at("to/deep/a"), b"old").unwrap();
     let out = alight(&["cp", "-rnvT", text(&at("from")), text(&at("to"))]).succeeds();
     assert_eq!(fs::read(at("to/deep/a")).unwrap(), b"old");
-    assert_eq!(out.stderr.matches("is there already, left alone").count(), 2, "{}", out.stderr);
+    assert_eq!(
+        out.stderr.matches("already exists, and is left alone").count(),
+        2,
+        "{}",
+        out.stderr
+    );
 }
 
 /// A child that copies `mib` MiB (not shared), once it has begun to.

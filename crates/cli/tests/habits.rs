@@ -73,7 +73,8 @@ fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
     ] {
         alight(&[word, "model"]).fails(2, &[&format!("no command '{word}'"), part]);
     }
-    alight(&["bench", "decod", "m.gguf"]).fails(2, &["'decod' is no file", "decode, prefill"]);
+    alight(&["bench", "decod", "m.gguf"])
+        .fails(2, &["'decod' is neither a file", "decode, prefill"]);
     alight(&["run", "m.gguf", "x", "--think=low"]).fails(2, &["no --think low", "--no-thinking"]);
     alight(&["run", "-m"]).fails(2, &["-m needs"]);
     alight(&["run", "m.gguf", "x", "-hf"]).fails(2, &["-hf needs"]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::fake_hub::{COMMIT, FakeHub, REPO, bytes, sha256};
-use crate::support::{self, Done, command, done, ended, kill, pty, wild};
+use crate::support::{self, Done, alight, command, done, ended, kill, pty, wild};
 
 /// A hub, and an empty cache.
 struct Case {
@@ -171,12 +171,224 @@ fn a_name_that_cannot_be_had_is_one_sentence() {
     case.hub.asked();
     case.alight(&["run", "--offline", "-hf", REPO, "x"]).fails(1, &["nothing is fetched offline"]);
     assert!(case.hub.asked().is_empty());
-    // By a part of its name, as soon as it is there.
-    let no_hub = |word: &str| run(word).fails(1, &["does not exist", " hf.co/USER/REPO"]);
-    no_hub("Model");
+}
+
+#[test]
+fn a_part_of_the_name_of_what_was_fetched_is_enough() {
+    let case = case();
+    let run = |model: &str| case.alight(&["run", model, "x", "-n", "1"]);
+    let missing = |word: &str| run(word).fails(1, &["does not exist", " hf.co/USER/REPO"]);
+    missing("Model");
     run(&format!("hf.co/{REPO}:Q8_0")).succeeds();
-    run("Model").fails(1, &["'Model' does not exist", &format!("or hf.co/{REPO}:Q8_0 for")]);
-    no_hub("other");
+    case.hub.asked();
+    for word in ["Model", "model-GGUF", "org/model", "MODEL:q8_0"] {
+        let done = run(word).succeeds();
+        let said = format!("'{word}' is hf.co/{REPO}:Q8_0");
+        assert!(done.stderr.contains(&said), "{word}: {}", done.stderr);
+    }
+    let shown = case.alight(&["inspect", "model"]).succeeds();
+    assert!(shown.stdout.contains("m-Q8_0.gguf"), "{}", shown.stdout);
+    run("model:F16").fails(1, &["offline", "Q8_0"]);
+    missing("other");
+    // A file of that name is the file, and a misspelt path is a path.
+    run("./model").fails(1, &["'./model' does not exist"]);
+    run("model.gguf").fails(1, &["'model.gguf' does not exist"]);
+    assert!(case.hub.asked().is_empty());
+    // Another repository with it in its name.
+    let other = case.cache().join("models--other--model-2/snapshots").join(COMMIT);
+    fs::create_dir_all(&other).unwrap();
+    fs::copy(case.file("m-Q8_0.gguf"), other.join("m-Q8_0.gguf")).unwrap();
+    let refs = case.cache().join("models--other--model-2/refs");
+    fs::create_dir_all(&refs).unwrap();
+    fs::write(refs.join("main"), COMMIT).unwrap();
+    run("mod").fails(1, &["several names", &format!("hf.co/{REPO}, hf.co/other/model-2")]);
+    run("model").succeeds();
+    run("model-2").succeeds();
+}
+
+#[test]
+fn what_a_repository_has_is_listed_before_anything_is_fetched() {
+    let case = case();
+    case.hub.add("huge-Q6_K.gguf", vec![0], true);
+    let sizes =
+        |path: &str| case.hub.plan().files.iter().find(|f| f.path == path).unwrap().bytes.len();
+    let (q8, f16) = (sizes("m-Q8_0.gguf"), sizes("m-F16.gguf"));
+    // One that no memory holds.
+    let listing = format!(
+        r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"m-Q8_0.gguf","size":{q8}}},
+            {{"rfilename":"m-F16.gguf","size":{f16}}},{{"rfilename":"m-Q4_K_M.gguf","size":{q8}}},
+            {{"rfilename":"huge-Q6_K.gguf","size":{}}}]}}"#,
+        1_u64 << 43
+    );
+    case.hub.plan().listing = Some(listing);
+    let list = case.alight(&["pull", "--list", REPO]).succeeds();
+    let line = |tag: &str| {
+        let name = format!("hf.co/{REPO}:{tag} ");
+        list.stdout
+            .lines()
+            .find(|line| line.starts_with(&name))
+            .unwrap_or_else(|| panic!("{tag}: {}", list.stdout))
+    };
+    assert!(line("Q8_0").contains("fits in memory: "), "{}", list.stdout);
+    assert!(line("Q4_K_M").ends_with("; the default"), "{}", list.stdout);
+    assert!(
+        line("Q6_K").contains("8.80 TB")
+            && line("Q6_K").contains("larger than the memory available"),
+        "{}",
+        list.stdout
+    );
+    assert_eq!(list.stderr, "");
+    let json = case.alight(&["pull", "--list", "--json", REPO]).succeeds().stdout;
+    let json: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let default: Vec<_> =
+        json.iter().filter(|one| one["default"] == true).map(|one| &one["tag"]).collect();
+    assert_eq!((json.len(), default), (4, vec![&Value::from("Q4_K_M")]));
+    assert!(json.iter().any(|one| one["bytes"] == f16 && one["files"][0] == "m-F16.gguf"));
+    assert!(!case.cache().exists() && case.hub.asked().iter().all(|one| !one.cdn));
+    case.alight(&["pull", "--list", "--offline", REPO]).fails(1, &["nothing is fetched offline"]);
+}
+
+#[test]
+fn inspect_fetches_a_header_and_no_more() {
+    let case = case();
+    let q8 = case.hub.plan().files.iter().find(|f| f.path == "m-Q8_0.gguf").unwrap().bytes.clone();
+    let large = [&q8[..], &vec![7; 24 << 20]].concat();
+    case.hub.add("m-Q6_K.gguf", large.clone(), true);
+    let name = format!("hf.co/{REPO}:Q6_K");
+    case.hub.asked();
+    let shown = case.alight(&["inspect", &name]).succeeds();
+    let file = format!("file          hf.co/{REPO}:m-Q6_K.gguf");
+    assert!(shown.stdout.contains(&file), "{}", shown.stdout);
+    let needs = shown.stdout.lines().find(|line| line.starts_with("needs ")).unwrap();
+    assert!(needs.contains("weights ") && shown.stdout.contains(" fits here: "), "{needs}");
+    assert!(!shown.stdout.contains("cached"), "nothing of it can be: {}", shown.stdout);
+    let said = format!("{name} is not in the cache: its header was fetched, ");
+    assert!(shown.stderr.contains(&said), "{}", shown.stderr);
+    let ranges: Vec<_> = case.hub.asked().into_iter().filter_map(|one| one.range).collect();
+    assert_eq!(ranges, [(0, (4 << 20) - 1)]);
+    assert!(!case.cache().exists());
+    let json = case.alight(&["inspect", "--json", &name]).succeeds().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["files"][0]["bytes"], large.len());
+    let needed = &json["session"]["needed"];
+    assert_eq!(needed["mapped"], large.len());
+    assert!(needed["keys_and_values"].as_u64().unwrap() > 0, "{needed}");
+    // A header that is no header, and one whose end never comes.
+    case.hub.add("m-Q5_K.gguf", vec![7; 5 << 20], true);
+    case.alight(&["inspect", &format!("hf.co/{REPO}:Q5_K")])
+        .fails(1, &["m-Q5_K.gguf", "not a GGUF file"]);
+    case.hub.plan().content_range = Some("bytes 1-2/3".to_owned());
+    case.alight(&["inspect", &name]).fails(1, &["another range"]);
+}
+
+/// A folder of Hugging Face's with a small Llama.
+fn safetensors(folder: &Path) {
+    let (width, rows, vocab) = (32, 64, 384);
+    let layer = "model.layers.0";
+    let shapes = [
+        ("model.embed_tokens.weight".to_owned(), vec![vocab, width]),
+        ("model.norm.weight".to_owned(), vec![width]),
+        (format!("{layer}.input_layernorm.weight"), vec![width]),
+        (format!("{layer}.post_attention_layernorm.weight"), vec![width]),
+        (format!("{layer}.self_attn.q_proj.weight"), vec![width, width]),
+        (format!("{layer}.self_attn.k_proj.weight"), vec![width, width]),
+        (format!("{layer}.self_attn.v_proj.weight"), vec![width, width]),
+        (format!("{layer}.self_attn.o_proj.weight"), vec![width, width]),
+        (format!("{layer}.mlp.gate_proj.weight"), vec![rows, width]),
+        (format!("{layer}.mlp.up_proj.weight"), vec![rows, width]),
+        (format!("{layer}.mlp.down_proj.weight"), vec![width, rows]),
+    ];
+    let tensors: Vec<_> = shapes
+        .into_iter()
+        .enumerate()
+        .map(|(i, (name, shape))| support::folders::Tensor { name, shape, first: i })
+        .collect();
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width,
+        "intermediate_size": rows, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "vocab_size": vocab, "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": true,
+        "hidden_act": "silu", "torch_dtype": "float32",
+    });
+    support::folders::write_folder(folder, &tensors, &config);
+}
+
+#[test]
+fn safetensors_of_the_hub_are_pulled_and_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = folder.path().join("local");
+    safetensors(&local);
+    let hub =
+        FakeHub::with(&[("pytorch_model.bin", bytes(100, 1)), ("onnx/model.onnx", bytes(100, 2))]);
+    for entry in fs::read_dir(&local).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        hub.add(&name, fs::read(local.join(&name)).unwrap(), name.ends_with(".safetensors"));
+    }
+    let case = Case { hub, folder };
+    // Nothing is fetched that would not run.
+    let convert = format!("`alight convert hf.co/{REPO} -o model.gguf`");
+    case.alight(&["run", &format!("hf.co/{REPO}"), "x"]).fails(1, &["no .gguf file", &convert]);
+    assert!(!case.cache().exists());
+    let expected = case.folder.path().join("expected.gguf");
+    case.alight(&["convert", local.to_str().unwrap(), "-o", expected.to_str().unwrap()]).succeeds();
+    let out = case.folder.path().join("out.gguf");
+    let name = format!("hf.co/{REPO}");
+    case.alight(&["convert", &name, "-o", out.to_str().unwrap(), "--offline"])
+        .fails(1, &["offline"]);
+    let converted = case.alight(&["convert", &name, "-o", out.to_str().unwrap()]).succeeds();
+    assert!(
+        converted.stderr.contains("pulled org/model-GGUF:safetensors: "),
+        "{}",
+        converted.stderr
+    );
+    let (ours, theirs) = (fs::read(&out).unwrap(), fs::read(&expected).unwrap());
+    // (The name of a model without one in its configuration is that of its folder.)
+    assert!(ours.len().abs_diff(theirs.len()) < 256, "{} {}", ours.len(), theirs.len());
+    assert_eq!(ours[ours.len() - 4096..], theirs[theirs.len() - 4096..]);
+    // The other forms of the model stay where they are.
+    let asked = case.hub.asked();
+    assert!(asked.iter().all(|one| !one.path.contains("onnx") && !one.path.contains("pytorch")));
+    // The folder is what `pull` prints, and nothing is fetched twice.
+    let pulled = case.alight(&["pull", REPO]).succeeds();
+    assert_eq!(
+        (pulled.stdout.trim_end(), pulled.stderr.as_str()),
+        (case.file("").to_str().unwrap().trim_end_matches('/'), "")
+    );
+    let again = case.alight(&["pull", "--offline", "--json", REPO]).succeeds().stdout;
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(
+        (&again["tag"], &again["path"]),
+        (&"safetensors".into(), &pulled.stdout.trim_end().into())
+    );
+    assert_eq!(again["files"].as_array().unwrap().len(), 3, "{again}");
+    assert!(case.hub.asked().iter().all(|one| !one.cdn));
+    let list = case.alight(&["list"]).succeeds().stdout;
+    assert!(list.starts_with("hf.co/org/model-GGUF:safetensors  "), "{list}");
+    case.alight(&["rm", REPO]).succeeds();
+    assert!(!case.cache().join("models--org--model-GGUF").exists());
+}
+
+#[test]
+fn the_models_to_begin_with_are_the_same_everywhere() {
+    let help = case().alight(&["pull", "--help"]).succeeds().stdout;
+    let of_help: Vec<&str> = help
+        .split_whitespace()
+        .filter(|word| word.starts_with("hf.co/") && !word.contains("USER"))
+        .collect();
+    assert_eq!(of_help.len(), 3, "{help}");
+    for command in ["run", "serve"] {
+        alight(&[command])
+            .fails_as_usage(&format!("`alight {command} {}` fetches a small model", of_help[0]));
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let run = case().alight(&["run", "--help"]).succeeds().stdout;
+    for page in ["README.md", "docs/tutorial/first-ten-minutes.md", "docs/how-to/hub.md"] {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        for name in &of_help {
+            assert!(text.contains(&format!("alight run {name}")), "{page} lacks {name}");
+            assert!(run.contains(*name), "{name}");
+        }
+    }
 }
 
 #[test]
@@ -192,6 +404,7 @@ fn every_command_that_takes_a_name_can_be_told_to_fetch_nothing() {
         &["serve", &name],
         &["inspect", &name],
         &["inspect", &name, "--watch"],
+        &["convert", &name, "-o", out],
         &["perplexity", &name, "/dev/null"],
         &["bench", &name],
         &["bench", "decode", &name],
@@ -312,12 +525,12 @@ fn ctrl_c_keeps_what_was_received_and_the_next_pull_goes_on() {
     let said = list.text();
     assert!(
         said.contains("there is no model in ")
-            && said.contains(" of org/model-GGUF are there of a pull"),
+            && said.contains(" of org/model-GGUF are in the cache from a pull"),
         "{said}"
     );
     case.hub.plan().quota = None;
     let pulled = case.alight(&["pull", "--json", &name]).succeeds();
-    assert!(pulled.stderr.contains("are there)"), "{}", pulled.stderr);
+    assert!(pulled.stderr.contains("are in the cache; fits in memory"), "{}", pulled.stderr);
     let json: Value = serde_json::from_str(&pulled.stdout).unwrap();
     let received = json["received_bytes"].as_u64().unwrap();
     assert!(received < large.len() as u64, "{received}");
@@ -340,7 +553,7 @@ fn after_a_pull_ctrl_c_is_what_it_is_without_one() {
     kill(&server, libc::SIGINT);
     let status = ended(&mut server);
     stderr.read_to_string(&mut said).unwrap();
-    assert!(status.code() == Some(0) && said.contains("ending: "), "{status}: {said}");
+    assert!(status.code() == Some(0) && said.contains("shutting down: "), "{status}: {said}");
     // And what measures is ended.
     fs::remove_dir_all(case.cache()).unwrap();
     let mut bench =

@@ -46,17 +46,17 @@ fn ctrl_c_clears_a_line_and_leaves_when_it_is_pressed_twice_on_an_empty_one() {
     chat.send(b"aa\r");
     answered(&mut chat, 2);
     chat.send(b"\x03");
-    chat.expect("Ctrl-C again leaves");
+    chat.expect("press Ctrl-C again");
     chat.expect("> ");
     // An answer in between, and it has to be pressed twice again; so with a line that was cleared.
     chat.send(b"aaa\r");
     answered(&mut chat, 3);
     chat.send(b"\x03");
-    chat.expect("Ctrl-C again leaves");
+    chat.expect("press Ctrl-C again");
     chat.expect("> ");
     chat.wait_for_editing();
     chat.send(b"a\x03\x03");
-    chat.expect("Ctrl-C again leaves");
+    chat.expect("press Ctrl-C again");
     chat.expect("> ");
     chat.wait_for_editing();
     chat.send(b"\x03");
@@ -82,7 +82,7 @@ fn a_terminal_that_can_do_nothing_reads_whole_lines() {
     chat.send(b"aaaa");
     chat.expect("aaaa");
     chat.send(b"\x03");
-    chat.expect("Ctrl-C again leaves");
+    chat.expect("press Ctrl-C again");
     chat.expect("> ");
     chat.send(b"aa\n");
     assert_eq!(prompt(&mut chat), 2, "{}", chat.text());
@@ -93,7 +93,7 @@ fn a_terminal_that_can_do_nothing_reads_whole_lines() {
 
     let mut chat = begin();
     chat.send(b"\x03");
-    chat.expect("Ctrl-C again leaves");
+    chat.expect("press Ctrl-C again");
     chat.send(b"\x03");
     assert_eq!(chat.end().code(), Some(130), "{}", chat.text());
     assert!(!chat.text().contains('\u{1b}'), "{:?}", chat.text());

@@ -536,6 +536,186 @@ const TABLE: &[Row] = &[
         Works("--frequency-penalty", |case| penalizes(case, &["--frequency-penalty", "9"])),
         Works("--frequency-penalty", |case| penalizes_served(case, &["--frequency-penalty", "9"])),
     ),
+    Row(
+        &["--top-nsigma", "--top-n-sigma"],
+        &["0.0001"],
+        Works("--top-nsigma", |case| {
+            for name in ["--top-nsigma", "--top-n-sigma"] {
+                assert_eq!(case.tokens(&[name, "0.0001"]), case.greedy());
+            }
+        }),
+        Works("--top-nsigma", |case| makes_greedy(case, &["--top-nsigma", "0.0001"])),
+    ),
+    Row(
+        &["--xtc-probability"],
+        &["1"],
+        Works("--xtc-probability", |case| {
+            differs(case, "--temp 0 --top-p 1 --min-p 0 --xtc-threshold 0", "--xtc-probability 1")
+        }),
+        Works("--xtc-probability", |case| {
+            differs_served(
+                case,
+                "--temp 0 --top-p 1 --min-p 0 --xtc-threshold 0",
+                "--xtc-probability 1",
+            )
+        }),
+    ),
+    Row(
+        &["--xtc-threshold"],
+        &["0.6"],
+        Works("--xtc-threshold", |case| {
+            changes_nothing(
+                case,
+                "--temp 0 --top-p 1 --min-p 0 --xtc-probability 1 --xtc-threshold 0.6",
+                "--temp 0 --top-p 1 --min-p 0",
+            )
+        }),
+        Works("--xtc-threshold", |case| {
+            changes_nothing_served(
+                case,
+                "--temp 0 --top-p 1 --min-p 0 --xtc-probability 1 --xtc-threshold 0.6",
+                "--temp 0 --top-p 1 --min-p 0",
+            )
+        }),
+    ),
+    Row(
+        &["--dry-multiplier"],
+        &["9"],
+        Works("--dry-multiplier", |case| differs(case, "--temp 0 -n 20", "--dry-multiplier 9")),
+        Works("--dry-multiplier", |case| {
+            differs_served(case, "--temp 0 -n 20", "--dry-multiplier 9")
+        }),
+    ),
+    Row(
+        &["--dry-base"],
+        &["40"],
+        Works("--dry-base", |case| {
+            differs(case, "--temp 0 -n 20 --dry-multiplier 0.0001", "--dry-base 40")
+        }),
+        Works("--dry-base", |case| {
+            differs_served(case, "--temp 0 -n 20 --dry-multiplier 0.0001", "--dry-base 40")
+        }),
+    ),
+    Row(
+        &["--dry-allowed-length"],
+        &["40"],
+        Works("--dry-allowed-length", |case| {
+            changes_nothing(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-allowed-length 40",
+                "--temp 0 -n 20",
+            )
+        }),
+        Works("--dry-allowed-length", |case| {
+            changes_nothing_served(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-allowed-length 40",
+                "--temp 0 -n 20",
+            )
+        }),
+    ),
+    Row(
+        &["--dry-penalty-last-n"],
+        &["0"],
+        Works("--dry-penalty-last-n", |case| {
+            changes_nothing(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-penalty-last-n 0",
+                "--temp 0 -n 20",
+            )
+        }),
+        Works("--dry-penalty-last-n", |case| {
+            changes_nothing_served(
+                case,
+                "--temp 0 -n 20 --dry-multiplier 9 --dry-penalty-last-n 0",
+                "--temp 0 -n 20",
+            )
+        }),
+    ),
+    Row(
+        &["--dry-sequence-breaker"],
+        &["a"],
+        Works("--dry-sequence-breaker", breaks),
+        Works("--dry-sequence-breaker", breaks_served),
+    ),
+    Row(
+        &["--mirostat"],
+        &["2"],
+        Works("--mirostat", |case| {
+            for version in ["1", "2"] {
+                let words = ["--mirostat", version, "--mirostat-ent", "0"];
+                assert_eq!(case.tokens(&words), case.greedy());
+            }
+            assert_eq!(case.tokens(&["--mirostat", "0"]), case.usual());
+        }),
+        Works("--mirostat", |case| makes_greedy(case, &["--mirostat", "2", "--mirostat-ent", "0"])),
+    ),
+    Row(
+        &["--mirostat-ent"],
+        &["0"],
+        Works("--mirostat-ent", |case| {
+            differs(case, "--mirostat 2 --temp 9 --seed 1", "--mirostat-ent 0")
+        }),
+        Works("--mirostat-ent", |case| {
+            differs_served(case, "--mirostat 2 --temp 9 --seed 1", "--mirostat-ent 0")
+        }),
+    ),
+    Row(
+        &["--mirostat-lr"],
+        &["0.5"],
+        Works("--mirostat-lr", |case| {
+            differs(
+                case,
+                "--mirostat 2 --temp 9 --seed 1 --mirostat-ent 0.5 --mirostat-lr 0",
+                "--mirostat-lr 9",
+            )
+        }),
+        Works("--mirostat-lr", |case| {
+            differs_served(
+                case,
+                "--mirostat 2 --temp 9 --seed 1 --mirostat-ent 0.5 --mirostat-lr 0",
+                "--mirostat-lr 9",
+            )
+        }),
+    ),
+    Row(
+        &["--samplers"],
+        &["temperature"],
+        Works("--samplers", |case| {
+            changes_nothing(
+                case,
+                "--samplers top_k;temperature --top-k 3 --temp 9 --seed 1",
+                "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
+            )
+        }),
+        Works("--samplers", |case| {
+            changes_nothing_served(
+                case,
+                "--samplers top_k;temperature --top-k 3 --temp 9 --seed 1",
+                "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
+            )
+        }),
+    ),
+    Row(
+        &["--sampler-seq", "--sampling-seq"],
+        &["kt"],
+        Works("--sampler-seq", |case| {
+            for name in ["--sampler-seq", "--sampling-seq"] {
+                changes_nothing(
+                    case,
+                    &format!("{name} kt --top-k 3 --temp 9 --seed 1"),
+                    "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
+                );
+            }
+        }),
+        Works("--sampler-seq", |case| {
+            changes_nothing_served(
+                case,
+                "--sampler-seq kt --top-k 3 --temp 9 --seed 1",
+                "--top-p 1 --min-p 0 --top-k 3 --temp 9 --seed 1",
+            )
+        }),
+    ),
     // How it is computed.
     Row(
         &["-t", "--threads"],
@@ -750,6 +930,53 @@ fn penalizes(case: &Case, words: &[&str]) {
 fn penalizes_served(case: &Case, words: &[&str]) {
     let usual = ["--temp", "0", "-n", "20", "--repeat-penalty", "1"];
     assert_ne!(case.served(&[&usual[..], words].concat()), case.served(&usual), "{words:?}");
+}
+
+/// With these options `more` makes a difference.
+fn differs(case: &Case, options: &str, more: &str) {
+    let both = format!("{options} {more}");
+    assert_ne!(case.tokens(&words(&both)), case.tokens(&words(options)), "{more}");
+}
+
+fn differs_served(case: &Case, options: &str, more: &str) {
+    let both = format!("{options} {more}");
+    assert_ne!(case.served(&words(&both)), case.served(&words(options)), "{more}");
+}
+
+/// These options give what the others give.
+fn changes_nothing(case: &Case, options: &str, others: &str) {
+    assert_eq!(case.tokens(&words(options)), case.tokens(&words(others)), "{options}");
+}
+
+fn changes_nothing_served(case: &Case, options: &str, others: &str) {
+    assert_eq!(case.served(&words(options)), case.served(&words(others)), "{options}");
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split(' ').collect()
+}
+
+/// Where each token breaks sequences, none repeats one.
+const BREAKERS: [&str; 10] =
+    ["<", "a", " ", "\u{1b}", "\u{9b}", "\u{7f}", "\u{202e}", "\u{2066}", "\u{8}", "\r"];
+
+fn with_breakers<'w>(words: &[&'w str]) -> Vec<&'w str> {
+    let breakers = BREAKERS.iter().flat_map(|text| ["--dry-sequence-breaker", text]);
+    words.iter().copied().chain(breakers).collect()
+}
+
+fn breaks(case: &Case) {
+    let (plain, dry) = (["--temp", "0", "-n", "20"], ["--dry-multiplier", "9"]);
+    let dry = [&plain[..], &dry].concat();
+    let none = [&with_breakers(&dry)[..], &["--dry-sequence-breaker", "none"]].concat();
+    assert_eq!(case.tokens(&with_breakers(&dry)), case.tokens(&plain));
+    assert_ne!(case.tokens(&none), case.tokens(&plain));
+}
+
+fn breaks_served(case: &Case) {
+    let plain = ["--temp", "0", "-n", "20"];
+    let dry = [&plain[..], &["--dry-multiplier", "9"]].concat();
+    assert_eq!(case.served(&with_breakers(&dry)), case.served(&plain));
 }
 
 /// Keys and values take less.

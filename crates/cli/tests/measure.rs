@@ -143,7 +143,7 @@ fn a_table_of_models() {
     }
     let table = done("md", &["-m", &model]);
     let widths: Vec<_> = table.lines().map(|line| line.chars().count()).collect();
-    assert!(widths.iter().all(|width| *width == widths[0] && *width <= 100), "{table}");
+    assert!(widths.iter().all(|width| *width == widths[0] && *width <= 110), "{table}");
     assert!(table.contains(" pp8 |") && table.contains(" tg3 @ d5 |"), "{table}");
     let csv = done("csv", &[&model]);
     assert_eq!(csv.lines().count(), 1 + 6, "{csv}");

@@ -69,7 +69,12 @@ fn what_appears_during_the_run_is_not_overwritten() {
         fs::write(&to, "precious").unwrap();
         let out = stopped.goes_on().succeeds();
         assert_eq!(fs::read(&to).unwrap() == b"precious", left, "{flags}");
-        assert_eq!(out.stderr.contains("is there already, left alone"), left, "{}", out.stderr);
+        assert_eq!(
+            out.stderr.contains("already exists, and is left alone"),
+            left,
+            "{}",
+            out.stderr
+        );
         assert_eq!(names(dir.path()), ["out", "packed.gguf", "source.gguf"], "{flags}");
         fs::remove_file(&to).unwrap();
     }

@@ -131,6 +131,17 @@ fn an_answer_has_what_was_used_and_what_a_client_selects() {
     ] {
         assert_eq!(settings[name], wanted, "{name}");
     }
+    let ways = json!({
+        "dry_multiplier": 0.5, "dry_base": 2.0, "dry_allowed_length": 3, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["x"],
+        "xtc_probability": 0.25, "xtc_threshold": 0.5, "top_n_sigma": 2.0, "mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.5,
+    });
+    let other = serving.post("/completion", &with(&body, ways.clone())).json();
+    for (name, wanted) in ways.as_object().unwrap() {
+        assert_eq!(other["generation_settings"][name], *wanted, "{name}");
+    }
+    let props = serving.get("/props").json()["default_generation_settings"]["params"].take();
+    assert_eq!(props["dry_sequence_breakers"], json!(["\n", ":", "\"", "*"]));
+    assert_eq!((&props["samplers"][1], &props["top_n_sigma"]), (&json!("dry"), &json!(-1.0)));
     assert_eq!(answer["prompt"], "<s>a<go>");
     assert_eq!((&answer["has_new_line"], &answer["tokens"]), (&json!(true), &json!([])));
     assert_eq!(serving.get("/props").json()["default_generation_settings"]["params"]["seed"], 7);

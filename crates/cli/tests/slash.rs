@@ -84,6 +84,18 @@ fn a_conversation_is_saved_loaded_cleared_and_asked_again() {
 }
 
 #[test]
+fn an_answer_that_was_given_up_is_no_repetition() {
+    let Some(model) = smollm2() else { return };
+    let options =
+        ["--repeat-penalty", "1.5", "--repeat-last-n", "-1", "--dry-multiplier", "2", "-n", "12"];
+    let mut talk = chat(&model, &options);
+    let first = said(&mut talk, "Count to ten.");
+    assert_eq!(said(&mut talk, "/regen"), first);
+    said(&mut talk, "/clear");
+    assert_eq!(said(&mut talk, "Count to ten."), first);
+}
+
+#[test]
 fn options_and_the_system_message_are_changed_in_a_chat() {
     let Some(model) = smollm2() else { return };
     let mut talk = chat(&model, &[]);
@@ -106,6 +118,11 @@ fn options_and_the_system_message_are_changed_in_a_chat() {
         ("/set predict many", "no number of tokens"),
         ("/set top-k 3.5", "expected a whole number"),
         ("/set repeat-last-n -1", "repeat-last-n -1"),
+        ("/set dry-multiplier 0.5", "dry-multiplier 0.5, dry-base 1.75"),
+        ("/set dry-multiplier 0", "seed"),
+        ("/set mirostat 2", "mirostat 2, mirostat-ent 5"),
+        ("/set mirostat 3", "expected a whole number from 0 to 2"),
+        ("/set mirostat 0", "seed"),
         ("/save /dev/null", "another name"),
         ("/?", "/regen"),
         ("/frobnicate", "there is no /frobnicate"),

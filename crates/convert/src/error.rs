@@ -88,10 +88,10 @@ pub enum ConvertError {
         /// The mismatch.
         source: PartsError,
     },
-    /// A tensor is of a type that GGUF does not have.
+    /// A tensor is of a type that weights in GGUF do not have.
     #[error(
-        "{}: tensor \"{tensor}\" is of type {dtype}, which GGUF does not have: take the model in \
-         F16, BF16 or F32",
+        "{}: tensor \"{tensor}\" is of type {dtype}, which weights in GGUF do not have: take the \
+         model in F16, BF16 or F32",
         path.display()
     )]
     Dtype {

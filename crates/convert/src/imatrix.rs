@@ -3,6 +3,10 @@
 //! The file is GGUF. For a matrix it has `NAME.in_sum2` `[matrices, columns]`, the sums of the squares of the inputs that the
 //! columns were multiplied with, and `NAME.counts` `[matrices]`, the numbers of inputs: one matrix, or one for each expert. Both
 //! are F32.
+//!
+//! Before August 2025 it was a format of its own (`imatrix.dat`), of little-endian numbers of 32 bits: the number of entries; for each
+//! the length of its name, the name, the number of calls, the number of sums, the sums (F32), which are to be divided by the number
+//! of calls; then, in most files, the number of chunks, the length of the data set's name, and the name.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +20,9 @@ use alight_pages::Map;
 use crate::write::Importance;
 use crate::{ConvertError, source};
 
+mod old;
+
+const MAGIC: &[u8] = b"GGUF";
 /// The tensors and keys of such a file.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
@@ -36,11 +43,19 @@ pub(crate) struct Imatrix {
 }
 
 struct ImatrixEntry {
-    columns: u64,
+    /// Number of sums, of all matrices.
+    sums: u64,
     /// Offset of the sums in the file, in bytes.
     offset: u64,
-    /// Number of inputs of each matrix.
-    counts: Vec<f32>,
+    counts: Counts,
+}
+
+/// Numbers of inputs.
+enum Counts {
+    /// Of each matrix.
+    Each(Vec<f32>),
+    /// Of every matrix; how many there are only the model tells.
+    All(f32),
 }
 
 impl Imatrix {
@@ -50,6 +65,9 @@ impl Imatrix {
     /// It is not such a file, or sums and counts do not match.
     pub(crate) fn open(path: &Path) -> Result<Imatrix, ConvertError> {
         let map = source::map(path)?;
+        if map.head(MAGIC.len()) != MAGIC {
+            return old::read(map);
+        }
         let header = copy(&map);
         let gguf = parse(&map, &header)?;
         let mut entries = HashMap::new();
@@ -60,8 +78,7 @@ impl Imatrix {
         }
         if entries.is_empty() {
             let problem = format!(
-                "has no tensors \"…{SUMS}\": expected an importance matrix in GGUF, as llama-imatrix writes it \
-                 (of an older file it makes one with --in-file OLD -o NEW.gguf)"
+                "has no tensors \"…{SUMS}\": expected an importance matrix, as llama-imatrix writes it"
             );
             return Err(ConvertError::Source { path: path.into(), problem });
         }
@@ -88,14 +105,20 @@ impl Imatrix {
         let Some(entry) = self.entries.get(name) else { return Ok(None) };
         let matrices = ne.iter().skip(2).product::<u64>().max(1);
         let (columns, rows) = (ne.first().copied().unwrap_or(1), ne.get(1).copied().unwrap_or(1));
-        if (entry.columns, entry.counts.len() as u64) == (columns, matrices) {
-            let counts = entry.counts.clone();
+        let found = match &entry.counts {
+            Counts::Each(counts) => counts.len() as u64,
+            Counts::All(_) => matrices,
+        };
+        if found == matrices && entry.sums == matrices.saturating_mul(columns) {
+            let counts = match &entry.counts {
+                Counts::Each(counts) => counts.clone(),
+                Counts::All(count) => vec![*count; matrices as usize],
+            };
             return Ok(Some(Importance { file, offset: entry.offset, columns, rows, counts }));
         }
         Err(self.wrong(format!(
-            "\"{name}\" is [{}, {}], expected [{matrices}, {columns}], which the model's tensor is: it is of another model",
-            entry.counts.len(),
-            entry.columns
+            "\"{name}\" is [{found}, {}], expected [{matrices}, {columns}], which the model's tensor is: it is of another model",
+            entry.sums / found.max(1)
         )))
     }
 
@@ -154,6 +177,6 @@ impl ImatrixEntry {
         if counts.iter().any(|count| !count.is_finite()) {
             return wrong("has a count that is no number".into());
         }
-        Ok(ImatrixEntry { columns: all / matrices, offset: sums.offset, counts })
+        Ok(ImatrixEntry { sums: all, offset: sums.offset, counts: Counts::Each(counts) })
     }
 }

@@ -147,6 +147,28 @@ fn write_imatrix(path: &Path, tensors: &[(&str, u64, u64)]) {
     fs::write(path, bytes).unwrap();
 }
 
+/// The same tensors in the format before GGUF, of five calls each.
+fn write_old_imatrix(path: &Path, tensors: &[(&str, u64, u64)], with_dataset: bool) {
+    let mut out = (tensors.len() as i32).to_le_bytes().to_vec();
+    let text = |out: &mut Vec<u8>, text: &str| {
+        out.extend((text.len() as i32).to_le_bytes());
+        out.extend(text.as_bytes());
+    };
+    for (name, columns, matrices) in tensors {
+        text(&mut out, name);
+        out.extend(5_i32.to_le_bytes());
+        out.extend(((columns * matrices) as i32).to_le_bytes());
+        for i in 0..columns * matrices {
+            out.extend((5.0 * counts(i / columns, (i % columns) as usize)).to_le_bytes());
+        }
+    }
+    if with_dataset {
+        out.extend(7_i32.to_le_bytes());
+        text(&mut out, "one.txt");
+    }
+    fs::write(path, out).unwrap();
+}
+
 #[test]
 fn columns_count_as_they_were_measured() {
     let (folder, source, dest) = folder();
@@ -178,23 +200,43 @@ fn columns_count_as_they_were_measured() {
     assert_eq!((said("file"), said("dataset")), ("imatrix.gguf", "one.txt"));
     assert_eq!(gguf.get_u64("quantize.imatrix.entries_count").unwrap(), Some(2));
     assert_eq!(gguf.get_u64("quantize.imatrix.chunks_count").unwrap(), Some(7));
-    for (tensor, name, columns, rows) in [(0, q, 20480, 3), (1, down, 256, 6), (2, up, 256, 6)] {
-        let info = gguf.tensors.iter().find(|info| info.name == name).unwrap();
-        let ty = WeightType::of(info.ty).unwrap();
-        let found = bytes_of(&made, &gguf, name);
-        let size = ty.row_bytes(columns).unwrap();
-        for (row, found) in found.chunks_exact(size).enumerate() {
-            let x: Vec<f32> = (0..columns).map(|i| weight(tensor, row * columns + i)).collect();
-            let matrix = (row / rows) as u64;
-            let w: Vec<f32> = (0..columns).map(|i| counts(matrix, i)).collect();
-            // Nothing is known of the first expert, nor of another tensor.
-            let measured = name == q || name == down && matrix > 0;
-            let mut expected = vec![0; size];
-            let w = if measured { &w[..] } else { &[] };
-            quantize_row_weighted(Isa::best(), ty, &x, w, &mut expected);
-            assert!(found == expected, "{name}, row {row}");
+    let check = |made: &[u8], is_known: &dyn Fn(&str, u64) -> bool| {
+        let gguf = gguf::parse(made).unwrap();
+        for (tensor, name, columns, rows) in [(0, q, 20480, 3), (1, down, 256, 6), (2, up, 256, 6)]
+        {
+            let info = gguf.tensors.iter().find(|info| info.name == name).unwrap();
+            let ty = WeightType::of(info.ty).unwrap();
+            let found = bytes_of(made, &gguf, name);
+            let size = ty.row_bytes(columns).unwrap();
+            for (row, found) in found.chunks_exact(size).enumerate() {
+                let x: Vec<f32> = (0..columns).map(|i| weight(tensor, row * columns + i)).collect();
+                let matrix = (row / rows) as u64;
+                let w: Vec<f32> = (0..columns).map(|i| counts(matrix, i)).collect();
+                let mut expected = vec![0; size];
+                let w = if is_known(name, matrix) { &w[..] } else { &[] };
+                quantize_row_weighted(Isa::best(), ty, &x, w, &mut expected);
+                assert!(found == expected, "{name}, row {row}");
+            }
         }
+    };
+    // Nothing is known of the first expert, nor of another tensor.
+    check(&made, &|name, matrix| name == q || name == down && matrix > 0);
+    // The same in the format before GGUF, whose counts are of all matrices.
+    for with_dataset in [true, false] {
+        write_old_imatrix(&imatrix, &[(q, 20480, 1), (down, 256, 3)], with_dataset);
+        run(&imatrix).unwrap();
+        let made = fs::read(&dest).unwrap();
+        check(&made, &|name, _| name != up);
+        let gguf = gguf::parse(&made).unwrap();
+        let chunks = gguf.get_u64("quantize.imatrix.chunks_count").unwrap();
+        assert_eq!(chunks, with_dataset.then_some(7));
+        assert_eq!(
+            gguf.get_str("quantize.imatrix.dataset").unwrap(),
+            with_dataset.then_some("one.txt")
+        );
     }
+    let whole = fs::read(&imatrix).unwrap();
+    let made = fs::read(&dest).unwrap();
     // What is no importance matrix, or one of another model.
     let fails = |words: &[&str]| {
         let text = run(&imatrix).err().unwrap().to_string();
@@ -206,8 +248,18 @@ fn columns_count_as_they_were_measured() {
     fails(&[down, "[2, 256]", "[3, 256]"]);
     fs::copy(&source, &imatrix).unwrap();
     fails(&["imatrix.gguf", "in_sum2", "llama-imatrix"]);
+    write_old_imatrix(&imatrix, &[(q, 512, 1)], true);
+    fails(&["imatrix.gguf", q, "[1, 512]", "[1, 20480]"]);
     fs::write(&imatrix, b"\x01\0\0\0\x05\0\0\0hello").unwrap();
-    fails(&["imatrix.gguf"]);
+    fails(&["imatrix.gguf", "llama-imatrix"]);
+    fs::write(&imatrix, b"\x01\0\0\0\xff\xff\xff\x7fhello").unwrap();
+    fails(&["imatrix.gguf", "2147483647 for the length of a name"]);
+    fs::write(&imatrix, [0; 8]).unwrap();
+    fails(&["imatrix.gguf", "has no entries"]);
+    for len in [3, 9, 40, 100, whole.len() - 1] {
+        fs::write(&imatrix, &whole[..len]).unwrap();
+        fails(&["imatrix.gguf", "llama-imatrix"]);
+    }
     fs::remove_file(&imatrix).unwrap();
     fails(&["imatrix.gguf"]);
     assert_eq!(fs::read(&dest).unwrap(), made, "the old file is there");

@@ -281,6 +281,7 @@ fn every_lie_has_its_error() {
         "a string for a part", with("\"normalizer\": null", "\"normalizer\": \"NFC\""), E::Json { part: "normalizer", .. }, ["normalizer"];
         "a part without a type", with("\"normalizer\": null", "\"normalizer\": {}"), E::Json { part: "normalizer", .. }, ["type"];
         "a part that is too long", with("\"normalizer\": null", &format!("\"normalizer\": {{\"type\": \"{}\"}}", "x".repeat(1 << 20))), E::PartTooLong { part: "normalizer", .. }, ["1048576"];
+        "a normalizer of another text", with("\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}"), E::Unsupported { part: "normalizer", .. }, ["Lowercase", "other tokens"];
         "parts nested 200 deep", deep(sequence, "]}", 200), E::Json { part: "pre_tokenizer", .. }, ["recursion limit"];
     ];
     assert_eq!(measured(deep(sequence, "]}", 20).as_bytes()).unwrap().pre, "gpt-2");

@@ -87,8 +87,6 @@ fn what_gguf_cannot_say_is_noted() {
     let charsmap = [bytes(1, "nmt_nfkc"), bytes(2, "xyz"), plain()];
     let found = notes(&[normalizer(&charsmap)]);
     assert!(found.len() == 1 && found[0].contains("nmt_nfkc"), "{found:?}");
-    let suffix = notes(&[trainer(&[number(24, 1)]), normalizer(&[plain()])]);
-    assert!(suffix.len() == 1 && suffix[0].contains("after words"), "{suffix:?}");
     let none = [normalizer(&[number(3, 0), plain()])];
     assert!(!measured(&least(&none)).unwrap().vocabulary().add_space_prefix);
 }
@@ -149,6 +147,7 @@ fn every_lie_has_its_error() {
         "a spelling that is not UTF-8", with(trainer(&[bytes(46, b"\xff")])), E::Inconsistent { .. }, ["UTF-8"];
         "a name that is not UTF-8", with(normalizer(&[bytes(1, b"\xff")])), E::Inconsistent { .. }, ["UTF-8"];
         "spaces that stay spaces", with(normalizer(&[number(5, 0)])), E::Inconsistent { .. }, ["escape_whitespaces"];
+        "spaces after words", with(trainer(&[number(24, 1)])), E::Inconsistent { .. }, ["treat_whitespace_as_suffix"];
     ];
     // All bytes and the flag are in order.
     let whole = least(&[all_bytes, trainer(&[number(35, 1)])]);

@@ -22,6 +22,13 @@ pub(crate) struct Listing {
     pub files: Vec<Listed>,
 }
 
+impl Listing {
+    /// Its files and their sizes.
+    pub fn sizes(&self) -> impl Iterator<Item = (&str, Option<u64>)> + Clone {
+        self.files.iter().map(|file| (file.path.as_str(), file.size))
+    }
+}
+
 /// A file of a listing.
 #[derive(Debug)]
 pub(crate) struct Listed {
@@ -97,7 +104,7 @@ fn read_listing(text: &[u8], url: &str) -> Result<Listing, HubError> {
     }
     let files = model.siblings.into_iter().map(|file| {
         if !is_path(&file.rfilename) {
-            return Err(wrong("the name of a file leads out of its folder"));
+            return Err(wrong("the name of a file leads outside its folder"));
         }
         let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
         let sha256 = sha256.map(in_small_letters);
@@ -121,8 +128,24 @@ fn text_of(client: &Client, name: &Name, url: &str) -> Result<Vec<u8>, Trouble> 
     }
 }
 
+/// Requests the properties of files of a listing.
+pub(crate) fn files<'l>(
+    client: &Client,
+    name: &Name,
+    listing: &'l Listing,
+    paths: &[String],
+    stop: &dyn Fn() -> bool,
+) -> Result<Vec<(&'l Listed, FileInfo)>, HubError> {
+    let info = |path: &String| {
+        let none = || HubError::NoSuchFile { repo: name.repo.clone(), file: path.clone() };
+        let listed = listing.files.iter().find(|file| file.path == *path).ok_or_else(none)?;
+        Ok((listed, file(client, name, &listing.commit, listed, stop)?))
+    };
+    paths.iter().map(info).collect()
+}
+
 /// Requests the properties of a file of a listing.
-pub(crate) fn file(
+fn file(
     client: &Client,
     name: &Name,
     commit: &str,
@@ -168,7 +191,7 @@ pub(crate) fn head_of(
         _ => return Err(wrong("it does not say how large the file is")),
     };
     if size > MAX_FILE_BYTES {
-        return Err(wrong("the file is larger than any"));
+        return Err(wrong("the file is larger than any model"));
     }
     if file.sha256.as_ref().is_some_and(|listed| *listed != etag) {
         return Err(wrong("the file has another SHA-256 than in the listing"));
@@ -339,7 +362,7 @@ mod tests {
                 assert!(normal && inside.components().count() >= 2, "{path:?} of {}", shown());
                 assert!(!file.path.contains(char::is_control), "{path:?} of {}", shown());
             }
-            let found = select::models(listing.files.iter().map(|file| file.path.as_str()));
+            let found = select::models(listing.sizes());
             for model in &found {
                 models += 1;
                 // A chosen model is listed, and can be named.

@@ -51,7 +51,7 @@ pub struct Cached {
     pub commit: String,
     /// The branches and tags that were at this commit.
     pub revisions: Vec<String>,
-    /// Its files; the first is the one that is opened.
+    /// Its files.
     pub paths: Vec<PathBuf>,
     /// Bytes of all its files.
     pub bytes: u64,
@@ -219,7 +219,7 @@ impl RepoFolder {
     pub fn models(&self, commit: &str) -> Vec<Model> {
         let folder = self.path().join("snapshots").join(commit);
         let files = Inside::of(self).files(&folder);
-        select::models(files.iter().map(String::as_str))
+        select::models(files.iter().map(|file| (file.as_str(), None)))
     }
 }
 
@@ -290,7 +290,9 @@ pub(crate) fn find(cache: &Path, name: &Name) -> Result<Option<Cached>, HubError
     }
     match select::choose(&name.repo, &models, name.tag.as_deref()) {
         Ok(model) => Ok(Some(cached(&folder, &name.repo, &commit, model, vec![]))),
-        Err(HubError::NoMatch { .. } | HubError::ShardMissing { .. }) => Ok(None),
+        Err(
+            HubError::NoMatch { .. } | HubError::ShardMissing { .. } | HubError::NoModels { .. },
+        ) => Ok(None),
         Err(error) => Err(error),
     }
 }

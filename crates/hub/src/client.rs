@@ -146,8 +146,10 @@ impl Client {
         let mut url = url.to_owned();
         for _ in 0..HOPS {
             let wrong = |problem: &str| answer(&url, problem);
-            let uri: Uri = url.parse().map_err(|_| wrong("a redirect leads to no address"))?;
-            let origin = Origin::of(&uri).ok_or_else(|| wrong("a redirect leads to no address"))?;
+            let uri: Uri =
+                url.parse().map_err(|_| wrong("a redirect leads to no valid address"))?;
+            let origin =
+                Origin::of(&uri).ok_or_else(|| wrong("a redirect leads to no valid address"))?;
             if cfg!(not(feature = "tls")) && origin.0 == Scheme::HTTPS {
                 return Err(HubError::NoTls { url: shown(&url) }.into());
             }
@@ -171,10 +173,10 @@ impl Client {
                 return Ok(Answer { response, url, of_hub });
             }
             let location = text(response.headers(), "location").unwrap_or_default();
-            let next =
-                joined(&uri, location).ok_or_else(|| wrong("a redirect leads to no address"))?;
+            let next = joined(&uri, location)
+                .ok_or_else(|| wrong("a redirect leads to no valid address"))?;
             let there = next.parse().ok().as_ref().and_then(Origin::of);
-            let there = there.ok_or_else(|| wrong("a redirect leads to no address"))?;
+            let there = there.ok_or_else(|| wrong("a redirect leads to no valid address"))?;
             if origin.0 == Scheme::HTTPS && there.0 != Scheme::HTTPS {
                 return Err(wrong("a redirect leads from https to http").into());
             }
@@ -186,7 +188,7 @@ impl Client {
             }
             url = next;
         }
-        Err(answer(&url, "one redirect leads to the next, without an end").into())
+        Err(answer(&url, "too many redirects").into())
     }
 
     /// Calls `attempt` until it succeeds, fails for good, or fails too often without progress. `attempt` returns its total progress

@@ -13,7 +13,7 @@ use thiserror::Error;
 pub enum HubError {
     /// The text is not the name of a model.
     #[error(
-        "'{text}' is not the name of a model on the hub: {problem}; a name is USER/REPO or USER/REPO:Q4_K_M"
+        "'{text}' is not the name of a model on the hub: {problem}; a name has the form USER/REPO or USER/REPO:Q4_K_M"
     )]
     Name {
         /// The text.
@@ -66,7 +66,7 @@ pub enum HubError {
         revision: String,
     },
     /// The owner requires that conditions are accepted.
-    #[error("{repo}: its owner lets you have it when you have accepted the conditions at {url}: do that in a browser, and {}", advice(*with_token))]
+    #[error("{repo}: its owner requires that you accept the conditions at {url}: do that in a browser, and {}", advice(*with_token))]
     Gated {
         /// The repository.
         repo: String,
@@ -93,16 +93,32 @@ pub enum HubError {
         /// The file.
         file: String,
     },
+    /// The beginning of a file is not the header of a model.
+    #[error("{file}: {problem}")]
+    Header {
+        /// The file.
+        file: String,
+        /// The problem.
+        problem: String,
+    },
     /// The repository has no GGUF file.
     #[error(
-        "{repo} has no .gguf file; what `alight convert` reads is fetched with `hf download {repo}`"
+        "{repo} has no .gguf file{}",
+        match safetensors {
+            true => format!(
+                ", but safetensors: `alight convert hf.co/{repo} -o model.gguf` makes a model of them"
+            ),
+            false => String::new(),
+        }
     )]
     NoModels {
         /// The repository.
         repo: String,
+        /// True if it has a model in safetensors.
+        safetensors: bool,
     },
     /// The repository has no model of this name.
-    #[error("{repo} has nothing that is called '{tag}'; it has {}", exist.join(", "))]
+    #[error("{repo} has no model '{tag}'; it has {}", exist.join(", "))]
     NoMatch {
         /// The repository.
         repo: String,
@@ -128,7 +144,7 @@ pub enum HubError {
         file: String,
     },
     /// An answer is not that of a hub.
-    #[error("{url}: the answer is not one of a hub: {problem}")]
+    #[error("{url}: the answer is not that of a hub: {problem}")]
     Answer {
         /// The requested URL, without its query.
         url: String,

@@ -358,7 +358,7 @@ impl Shared<'_> {
 }
 
 /// `bytes 0-99/1234` or `bytes 0-99/*`: first and last byte, size.
-fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+pub(crate) fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     let (range, size) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
     let size = match size {

@@ -33,6 +33,7 @@ mod error;
 mod fetch;
 mod locate;
 mod name;
+mod offers;
 mod partial;
 mod pull;
 mod select;
@@ -46,7 +47,8 @@ pub use cache::{Cached, Removed};
 pub use error::HubError;
 pub use locate::Located;
 pub use name::Name;
-pub use select::Model;
+pub use offers::{Header, Offer};
+pub use select::{Model, SAFETENSORS};
 pub use settings::Settings;
 
 /// The first pause before a retry; each further one is twice as long.
@@ -99,7 +101,7 @@ pub type OnEvent<'f> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'f;
 pub struct Pulled {
     /// The model, as listed by the hub.
     pub model: Model,
-    /// Its files; the first is the one that is opened.
+    /// Its files.
     pub paths: Vec<PathBuf>,
     /// The commit.
     pub commit: String,

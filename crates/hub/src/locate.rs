@@ -1,8 +1,8 @@
 //! A model of the hub as a file: from the cache if it is there, fetched otherwise.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::{Cached, Hub, HubError, Name, Pulled};
+use crate::{Cached, Hub, HubError, Name, Pulled, SAFETENSORS};
 
 /// The source of a located model.
 #[derive(Debug)]
@@ -16,15 +16,33 @@ pub enum Located {
 }
 
 impl Located {
-    /// The file that is opened.
-    pub fn into_file(self) -> PathBuf {
-        let paths = match self {
-            Located::There(found) | Located::Instead(found, _) => found.paths,
-            Located::Pulled(pulled) => pulled.paths,
-        };
-        // A model has at least one file: the choice is made among files.
-        paths.into_iter().next().unwrap_or_default()
+    /// The path that is opened.
+    pub fn path(&self) -> &Path {
+        match self {
+            Located::There(found) | Located::Instead(found, _) => found.path(),
+            Located::Pulled(pulled) => pulled.path(),
+        }
     }
+}
+
+impl Cached {
+    /// The path that is opened: the first file, or the folder of a model in safetensors.
+    pub fn path(&self) -> &Path {
+        opened(&self.paths, self.tag == SAFETENSORS)
+    }
+}
+
+impl Pulled {
+    /// The path that is opened: the first file, or the folder of a model in safetensors.
+    pub fn path(&self) -> &Path {
+        opened(&self.paths, self.model.is_safetensors())
+    }
+}
+
+fn opened(paths: &[PathBuf], is_folder: bool) -> &Path {
+    // A model has at least one file: the choice is made among files.
+    let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+    if is_folder { first.parent().unwrap_or(first) } else { first }
 }
 
 impl Hub {

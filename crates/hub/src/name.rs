@@ -80,7 +80,7 @@ impl Name {
         // Ollama's tag for the default model.
         let tag = tag.filter(|tag| !tag.eq_ignore_ascii_case("latest"));
         if tag.is_some_and(|tag| !is_path(tag)) {
-            return Err(wrong("what stands after ':' is a quantization or a file's name"));
+            return Err(wrong("after ':' a quantization or a file's name is expected"));
         }
         let name = Name { repo, tag: tag.map(str::to_owned), revision: None };
         match revision {

@@ -63,33 +63,46 @@ pub(crate) fn pull(
         total: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     };
+    let mut tell = || {
+        let mut stop = false;
+        let mut tell = |event: Event<'_>| stop |= on_event(event) == ControlFlow::Break(());
+        while let Ok(message) = inbox.try_recv() {
+            tell(match &message {
+                Message::Chosen { model, bytes, there } => {
+                    Event::Chosen { model, bytes: *bytes, there: *there }
+                }
+                Message::Waiting(file) => Event::Waiting { file },
+                Message::Refetched(file) => Event::Refetched { file },
+            });
+        }
+        let received = pull.received.load(Ordering::Relaxed);
+        tell(Event::Progress { received, total: pull.total.load(Ordering::Relaxed) });
+        stop
+    };
+    observed(settings, &client, &pull.stop, &mut tell, || pull.run())
+}
+
+/// Does work that waits for servers in its own thread, so that it can be stopped at any time: when `is_stopped`, which is asked
+/// several times per second and once after the end, returns true.
+pub(crate) fn observed<T: Send>(
+    settings: &Settings,
+    client: &Client,
+    stop: &AtomicBool,
+    is_stopped: &mut dyn FnMut() -> bool,
+    work: impl FnOnce() -> Result<T, HubError> + Send,
+) -> Result<T, HubError> {
     thread::scope(|scope| {
-        let pull = &pull;
         let (done, ended) = mpsc::channel();
         let work = move || {
-            let _ = done.send(pull.run());
+            let _ = done.send(work());
         };
-        let spawned = thread::Builder::new().name("pull".into()).spawn_scoped(scope, work);
+        let spawned = thread::Builder::new().name("hub".into()).spawn_scoped(scope, work);
         spawned.map_err(HubError::cache(&settings.cache))?;
-        let mut tell = |event: Event<'_>| {
-            if on_event(event) == ControlFlow::Break(()) && !pull.stop.swap(true, Ordering::Relaxed)
-            {
-                client.shut_down();
-            }
-        };
         loop {
             let result = ended.recv_timeout(TICK);
-            while let Ok(message) = inbox.try_recv() {
-                tell(match &message {
-                    Message::Chosen { model, bytes, there } => {
-                        Event::Chosen { model, bytes: *bytes, there: *there }
-                    }
-                    Message::Waiting(file) => Event::Waiting { file },
-                    Message::Refetched(file) => Event::Refetched { file },
-                });
+            if is_stopped() && !stop.swap(true, Ordering::Relaxed) {
+                client.shut_down();
             }
-            let received = pull.received.load(Ordering::Relaxed);
-            tell(Event::Progress { received, total: pull.total.load(Ordering::Relaxed) });
             match result {
                 Ok(result) => return result,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -109,16 +122,9 @@ impl Pull<'_> {
         let name = self.name;
         let stopped = || self.stopped();
         let listing = api::listing(self.client, name, &stopped)?;
-        let models = select::models(listing.files.iter().map(|file| file.path.as_str()));
+        let models = select::models(listing.sizes());
         let model = select::choose(&name.repo, &models, name.tag.as_deref())?;
-        let mut files: Vec<(&Listed, FileInfo)> = Vec::new();
-        for path in &model.files {
-            let listed = listing.files.iter().find(|file| file.path == *path);
-            let none = || HubError::NoSuchFile { repo: name.repo.clone(), file: path.clone() };
-            let listed = listed.ok_or_else(none)?;
-            let info = api::file(self.client, name, &listing.commit, listed, &stopped)?;
-            files.push((listed, info));
-        }
+        let files = api::files(self.client, name, &listing, &model.files, &stopped)?;
         let bytes: u64 = files.iter().map(|(_, info)| info.size).sum();
         let mut there = 0;
         for (listed, info) in &files {

@@ -2,6 +2,9 @@
 //!
 //! A model is a `.gguf` file, or all parts of a split one. Files that are not a language model (image projectors, importance
 //! matrices) are left out. The quantization is taken from the file's name: the last word of it that is the name of one.
+//!
+//! Besides, a repository of safetensors is one model: its weights and the files that describe it, all in the repository's own
+//! folder. It is never a default, since it does not run before it is converted: its tag is [`SAFETENSORS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -45,6 +48,14 @@ const ORDER: [&str; 28] = [
 /// Words in the names of files that are not a language model.
 const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
 
+/// The tag of a repository's model in safetensors.
+pub const SAFETENSORS: &str = "safetensors";
+/// The ends of the names of files that describe a model in safetensors, and are in its folder: configuration, tokenizer, templates.
+/// (Those of the weights are others: some repositories have them a second time, in other formats.)
+const DESCRIPTIONS: [&str; 6] = [".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm"];
+/// Maximum number of bytes of a description: more than any vocabulary.
+const MAX_DESCRIPTION_BYTES: u64 = 256 << 20;
+
 /// A model of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
@@ -57,15 +68,23 @@ pub struct Model {
 }
 
 impl Model {
+    /// True for a folder of safetensors, which is converted before it runs.
+    pub fn is_safetensors(&self) -> bool {
+        self.quantization.as_deref() == Some(SAFETENSORS)
+    }
+
     /// Its name after `USER/REPO:`.
     pub fn tag(&self) -> &str {
         self.quantization.as_deref().unwrap_or(self.files.first().map_or("", String::as_str))
     }
 }
 
-/// The models among these files, by name.
-pub(crate) fn models<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Model> {
-    let names: BTreeSet<&str> = names.into_iter().filter(|name| is_model(name)).collect();
+/// The models among these files and their sizes, by name.
+pub(crate) fn models<'n>(
+    files: impl IntoIterator<Item = (&'n str, Option<u64>)> + Clone,
+) -> Vec<Model> {
+    let names = files.clone().into_iter().map(|(name, _)| name);
+    let names: BTreeSet<&str> = names.filter(|name| is_model(name)).collect();
     let (mut models, mut parts) = (Vec::new(), BTreeMap::<_, Vec<u64>>::new());
     for name in names {
         let (folder, file) = split(name);
@@ -95,7 +114,49 @@ pub(crate) fn models<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Model>
         });
     }
     models.sort_by(|a, b| a.files.cmp(&b.files));
+    models.extend(safetensors(files));
     models
+}
+
+/// The model in safetensors among these files and their sizes, if there is one. Its first file is `config.json`.
+fn safetensors<'n>(files: impl IntoIterator<Item = (&'n str, Option<u64>)>) -> Option<Model> {
+    // Only the repository's own folder: those in it are other forms of the model, or parts of it that are no language model.
+    let of_folder = |name: &str| is_path(name) && !name.contains('/') && !name.starts_with('.');
+    let files: Vec<_> = files.into_iter().filter(|(name, _)| of_folder(name)).collect();
+    let is_weights = |name: &str| name.ends_with(".safetensors");
+    // The maker's own form, which some repositories have as well: `consolidated.safetensors`.
+    let is_usual = |name: &str| is_weights(name) && name.starts_with("model");
+    let has_usual = files.iter().any(|(name, _)| is_usual(name));
+    let mut weights: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+    weights.retain(|name| if has_usual { is_usual(name) } else { is_weights(name) });
+    if weights.is_empty() || !files.iter().any(|(name, _)| *name == "config.json") {
+        return None;
+    }
+    weights.sort_unstable();
+    let is_description = |(name, size): &&(&str, Option<u64>)| {
+        DESCRIPTIONS.iter().any(|end| name.ends_with(end))
+            && !is_weights(name)
+            && size.is_none_or(|size| size <= MAX_DESCRIPTION_BYTES)
+    };
+    let mut all: Vec<String> =
+        files.iter().filter(is_description).map(|(name, _)| (*name).to_owned()).collect();
+    all.sort_by_key(|name| (name != "config.json", name.clone()));
+    let missing = missing_part(&weights);
+    all.extend(weights.into_iter().map(str::to_owned));
+    Some(Model { files: all, quantization: Some(SAFETENSORS.to_owned()), missing })
+}
+
+/// The first file that is missing of `model-00001-of-00003.safetensors` and its like, sorted.
+fn missing_part(weights: &[&str]) -> Option<String> {
+    let parts = |name: &str| {
+        let (stem, count) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+        let (prefix, no) = stem.rsplit_once('-')?;
+        Some((prefix.to_owned(), no.parse::<u64>().ok()?, count.parse::<u64>().ok()?, no.len()))
+    };
+    let (prefix, _, count, digits) = parts(weights.first()?)?;
+    let name = |no: u64| format!("{prefix}-{no:0digits$}-of-{count:0digits$}.safetensors");
+    // (A count that no repository has ends the search at the first one that is missing.)
+    (1..=count).map(name).find(|name| !weights.contains(&name.as_str()))
 }
 
 /// The model selected by `tag`, or the default one.
@@ -108,8 +169,9 @@ pub(crate) fn choose<'m>(
     tag: Option<&str>,
 ) -> Result<&'m Model, HubError> {
     let repo = || repo.to_owned();
-    if models.is_empty() {
-        return Err(HubError::NoModels { repo: repo() });
+    let is_gguf = |model: &&Model| !model.is_safetensors();
+    if models.is_empty() || (tag.is_none() && !models.iter().any(|model| is_gguf(&model))) {
+        return Err(HubError::NoModels { repo: repo(), safetensors: !models.is_empty() });
     }
     let fitting = match tag {
         Some(tag) => {
@@ -127,7 +189,7 @@ pub(crate) fn choose<'m>(
             .iter()
             .map(|tag| named(models, tag))
             .find(|fitting| !fitting.is_empty())
-            .unwrap_or_else(|| models.iter().collect()),
+            .unwrap_or_else(|| models.iter().filter(is_gguf).collect()),
     };
     let [model] = fitting[..] else {
         let exist = fitting.iter().filter_map(|model| model.files.first().cloned());
@@ -228,8 +290,12 @@ fn is_quantization(word: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn sized<'n>(names: &[&'n str]) -> impl IntoIterator<Item = (&'n str, Option<u64>)> + Clone {
+        names.iter().map(|name| (*name, None)).collect::<Vec<_>>()
+    }
+
     fn chosen(names: &[&str], tag: Option<&str>) -> Result<String, String> {
-        let models = models(names.iter().copied());
+        let models = models(sized(names));
         let model = choose("a/b", &models, tag).map_err(|error| error.to_string())?;
         Ok(model.files.join(" "))
     }
@@ -293,6 +359,48 @@ mod tests {
     }
 
     #[test]
+    fn a_repository_of_safetensors_is_one_model_that_is_no_default() {
+        let names = [
+            ".gitattributes",
+            "README.md",
+            "LICENSE",
+            "config.json",
+            "consolidated.safetensors",
+            "generation_config.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "onnx/model.onnx",
+            "original/model.safetensors",
+            "pytorch_model.bin",
+            "tokenizer.json",
+            "tokenizer.model",
+            "../config.json",
+        ];
+        let error = chosen(&names, None).unwrap_err();
+        assert!(error.contains("no .gguf file") && error.contains("alight convert"), "{error}");
+        let all = "config.json generation_config.json model.safetensors.index.json tokenizer.json \
+                   tokenizer.model model-00001-of-00002.safetensors model-00002-of-00002.safetensors";
+        assert_eq!(chosen(&names, Some("safetensors")).unwrap(), all);
+        let with_gguf = [&names[..], &["m-Q8_0.gguf"]].concat();
+        assert_eq!(chosen(&with_gguf, None).unwrap(), "m-Q8_0.gguf");
+        assert_eq!(chosen(&with_gguf, Some("Safetensors")).unwrap(), all);
+        let error = chosen(&with_gguf, Some("Q2_K")).unwrap_err();
+        assert!(error.ends_with("it has Q8_0, safetensors"), "{error}");
+        // One part is missing; there is no configuration; there is only the maker's own form.
+        let error = chosen(&names[..7], Some("safetensors")).unwrap_err();
+        assert!(error.contains("'model-00002-of-00002.safetensors'"), "{error}");
+        assert!(chosen(&names[4..], Some("safetensors")).is_err());
+        let own = chosen(&["config.json", "consolidated.safetensors"], Some("safetensors"));
+        assert_eq!(own.unwrap(), "config.json consolidated.safetensors");
+        let large = [("config.json", None), ("x.json", Some(1 << 40)), ("x.safetensors", None)];
+        assert_eq!(models(large)[0].files, ["config.json", "x.safetensors"]);
+        // A count that no repository has costs nothing.
+        let odd = ["config.json", "model-00001-of-18446744073709551615.safetensors"];
+        assert!(chosen(&odd, Some("safetensors")).unwrap_err().contains("00002-of-"));
+    }
+
+    #[test]
     fn a_model_that_lacks_a_part_is_an_error_that_names_it() {
         let names = ["m-Q8_0-00002-of-00003.gguf", "m-Q8_0-00003-of-00003.gguf"];
         let error = chosen(&names, Some("Q8_0")).unwrap_err();
@@ -325,7 +433,7 @@ mod tests {
                 name += pieces[(state >> 33) as usize % pieces.len()];
             }
             state = state.wrapping_add(1);
-            for model in models([name.as_str(), "other-Q4_K_M.gguf"]) {
+            for model in models(sized(&[name.as_str(), "other-Q4_K_M.gguf"])) {
                 assert!(!model.tag().is_empty(), "{name}");
                 if model.missing.is_none() {
                     assert_eq!(

@@ -61,7 +61,7 @@ impl Settings {
             .or_else(|| path("HUGGINGFACE_HUB_CACHE"))
             .or_else(|| Some(home.as_ref()?.join("hub")));
         let problem =
-            "none of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME says where models are";
+            "none of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME says where models are kept";
         let Some(cache) = cache else {
             return Err(HubError::Setting {
                 variable: "HF_HUB_CACHE",

@@ -240,7 +240,7 @@ fn refusals_say_what_there_is_to_do() {
     let gated = case.error("Q8_0");
     assert!(gated.contains("conditions at") && gated.contains(&format!("/{REPO}")), "{gated}");
     plan(("/resolve/", 401, "X-Error-Code: GatedRepo\r\n"));
-    assert!(case.error("Q8_0").contains("accepted the conditions"));
+    assert!(case.error("Q8_0").contains("accept the conditions"));
     plan(("/api/", 403, ""));
     assert!(case.error("Q8_0").contains("status 403"));
     plan(("/api/", 418, ""));
@@ -310,12 +310,13 @@ fn hostile_answers_are_errors_and_leave_nothing() {
     ] {
         case.hub.plan().listing = Some(text.clone());
         let error = case.error("Q8_0");
-        assert!(error.contains("is not one of a hub"), "{error}: {:.80}", text);
+        assert!(error.contains("is not that of a hub"), "{error}: {:.80}", text);
         assert_eq!(error.contains("it is a web page"), text == "<html>", "{error}");
     }
     assert!(!case.settings.cache.exists());
     case.hub.plan().listing = Some(format!(r#"{{"sha":"{COMMIT}"}}"#));
     assert!(case.error("Q8_0").contains("no .gguf file"));
+    assert!(case.ours().offers(&name("Q8_0"), &mut || false).is_err());
     case.hub.plan().listing = None;
 
     let zeros = "0".repeat(64);
@@ -374,6 +375,51 @@ fn hostile_answers_are_errors_and_leave_nothing() {
     }
     case.hub.plan().location = None;
     case.pull("Q8_0").unwrap();
+}
+
+#[test]
+fn headers_come_in_pieces_until_they_are_complete() {
+    let mut file = alight_formats::gguf::write::Builder::new();
+    file.str("general.architecture", "none").str("a.long.text", "x".repeat(9 << 20));
+    let file = file.file(|_, _| {});
+    let case = with(&[
+        ("m-Q8_0.gguf", [&file[..], &bytes(30 << 20, 3)].concat()),
+        ("m-Q4_0.gguf", file[..5 << 20].to_vec()),
+    ]);
+    let folder = tempfile::tempdir().unwrap();
+    for no_ranges in [false, true] {
+        case.hub.asked();
+        case.hub.plan().no_ranges = no_ranges;
+        let header = case.ours().header(&name("Q8_0"), folder.path(), &mut || false).unwrap();
+        assert_eq!((header.received, header.bytes), (16 << 20, (file.len() + (30 << 20)) as u64));
+        let path = &header.paths[0];
+        assert_eq!(fs::metadata(path).unwrap().len(), header.bytes);
+        assert!(fs::read(path).unwrap().starts_with(&file));
+        let ranges: Vec<_> = case.hub.asked().into_iter().filter_map(|one| one.range).collect();
+        let mib = |from: u64, to: u64| (from << 20, (to << 20) - 1);
+        assert_eq!(ranges, [mib(0, 4), mib(4, 8), mib(8, 16)]);
+        fs::remove_file(path).unwrap();
+    }
+    case.hub.plan().no_ranges = false;
+    let error = |tag: &str| {
+        case.ours().header(&name(tag), folder.path(), &mut || false).unwrap_err().to_string()
+    };
+    assert!(error("Q4_0").contains("m-Q4_0.gguf: ") && error("Q4_0").contains("cut short"));
+    case.hub.plan().content_range = Some("bytes 5-9/10".to_owned());
+    assert!(error("Q8_0").contains("another range"));
+    case.hub.plan().content_range = None;
+    // A server that says nothing is not waited for when the user has had enough.
+    case.hub.plan().hold = true;
+    let began = std::time::Instant::now();
+    let mut calls = 0;
+    let stop = &mut || {
+        calls += 1;
+        calls > 3
+    };
+    let stopped = case.ours().header(&name("Q8_0"), folder.path(), stop);
+    assert!(stopped.is_err() && began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    case.hub.plan().hold = false;
+    assert!(!case.settings.cache.exists());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::borrow::Borrow;
 use std::path::Path;
 
-use alight_formats::gguf::Gguf;
+use alight_formats::split::ShardName;
 use alight_pages::Map;
 use alight_text::Vocabulary;
 
@@ -47,10 +47,12 @@ pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
     read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
 }
 
-/// The model name in the file, or else the file's own name without its extension.
-pub fn name(gguf: &Gguf<'_>, path: &Path) -> String {
-    match gguf.get_str("general.name") {
-        Ok(Some(name)) if !name.trim().is_empty() => name.trim().to_owned(),
-        _ => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+/// The name of a model: that of its file, without the extension and the number of a shard. (The name that a file states in
+/// `general.name` is often that of a training run, and the same for all quantizations.)
+pub fn name(path: &Path) -> String {
+    let file = alight_files::file_name(path);
+    match ShardName::parse(&file) {
+        Some(shard) => shard.prefix.to_owned(),
+        None => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
     }
 }

@@ -111,6 +111,14 @@ pub enum ModelError {
         /// The first matrix with a weight that is not a finite number; `None` if all are finite.
         weight: Option<String>,
     },
+    /// A weight is not a finite number.
+    #[error("{}{}", path.display(), blame(Some(tensor)))]
+    NotFinite {
+        /// The file, or the first of them.
+        path: PathBuf,
+        /// The first tensor with such a weight.
+        tensor: String,
+    },
     /// A constraint cannot determine which tokens may come next.
     #[error("the answer's constraint cannot go on: {why}")]
     Constraint {

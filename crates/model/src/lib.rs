@@ -147,8 +147,9 @@ pub use cancel::Cancel;
 pub use engine::{
     Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
     Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling,
-    Request, RequestId, Restored, Sampler, SamplerNumber, SamplerOptions, Session, SessionOptions,
-    Speculate, context, generate, generate_constrained, to_unit_length,
+    Request, RequestId, Restored, Sampler, SamplerCount, SamplerNumber, SamplerOptions,
+    SamplerStages, Session, SessionOptions, Speculate, StageError, context, generate,
+    generate_constrained, to_unit_length,
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadReport, PartName, Repack, ResidentPart, SlotsReport};

@@ -28,7 +28,7 @@ use crate::prompts::{Key, Rounding};
 use crate::spec::ModelSpec;
 use crate::store::{ExpertTrace, Loading, PROGRAM, Seen, Store};
 use crate::threads::Pool;
-use crate::weights::Weights;
+use crate::weights::{Weights, not_finite};
 
 /// Maximum number of positions of a sequence if none is requested, and if the model was trained for that many.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -219,7 +219,7 @@ impl Model {
             built.map_err(|source| ModelError::Tokenizer { path: path.into(), source })?;
         timings.weights = checked.took;
         timings.tokenizer = vocabulary.took;
-        let name = describe::name(gguf, path);
+        let name = describe::name(path);
         let parameters = catalog.tensors.iter().map(|t| t.info.elements()).sum();
         let samples = samples(&files, &catalog);
         drop(files);
@@ -299,7 +299,25 @@ impl Model {
             .set_template(source)
     }
 
-    /// The model name in the file, or else the file's own name without its extension.
+    /// Checks that all weights are finite numbers. Reads all files, in little memory. (Weights that are not are noticed without this
+    /// when something is computed with them.)
+    ///
+    /// # Errors
+    /// [`ModelError::NotFinite`] names the first tensor with another one.
+    pub fn check_tensors(&self) -> Result<(), ModelError> {
+        let path = || self.files().next().unwrap_or(Path::new("")).to_owned();
+        match self.first_not_finite() {
+            Some(tensor) => Err(ModelError::NotFinite { path: path(), tensor }),
+            None => Ok(()),
+        }
+    }
+
+    /// The first tensor with a weight that is not a finite number.
+    pub(crate) fn first_not_finite(&self) -> Option<String> {
+        not_finite(self.store().maps().iter().map(|map| &**map))
+    }
+
+    /// The name of the model: that of its file, without the extension.
     pub fn name(&self) -> &str {
         &self.name
     }

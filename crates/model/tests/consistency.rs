@@ -5,7 +5,7 @@
 use alight_kernels::Isa;
 use alight_model::{Model, ModelError, OpenOptions, Precision, Session, SessionOptions};
 
-use crate::common::{self, Spec, distance, divergence, tokens};
+use crate::common::{self, Scaling, Spec, distance, divergence, tokens};
 
 fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
     let mut all = vec![
@@ -39,6 +39,19 @@ fn open(path: &std::path::Path, threads: usize, isa: Isa) -> Model {
         &OpenOptions { threads: Some(threads), isa: Some(isa), ..OpenOptions::default() },
     )
     .unwrap()
+}
+
+#[test]
+fn a_factor_of_zero_is_no_scaling() {
+    let folder = tempfile::tempdir().unwrap();
+    let logits = |scaling| {
+        let (path, _) = Spec { scaling, ..Spec::llama() }.write(folder.path());
+        let model = open(&path, 1, Isa::best());
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        session.feed(&tokens(40, model.spec().vocab, 5)).unwrap().to_vec()
+    };
+    let plain = logits(Scaling::None);
+    assert!(logits(Scaling::Linear(0.0)) == plain && logits(Scaling::Linear(2.0)) != plain);
 }
 
 #[test]

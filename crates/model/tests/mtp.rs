@@ -89,7 +89,16 @@ fn answers_are_those_of_plain_decoding() {
             for seed in 0..3 {
                 let sampling = match seed {
                     0 => SamplerOptions::greedy(),
-                    _ => SamplerOptions { temperature: 0.5, seed, ..SamplerOptions::default() },
+                    _ => SamplerOptions {
+                        temperature: 0.5,
+                        seed,
+                        // What DRY, XTC and Mirostat know must be the same with drafts.
+                        dry_multiplier: 0.5,
+                        dry_allowed_length: 1,
+                        xtc_probability: 0.3,
+                        mirostat: seed as usize - 1,
+                        ..SamplerOptions::default()
+                    },
                 };
                 let (plain, _) = answer(&model, &prompt(seed), sampling, None);
                 for speculate in ALL {

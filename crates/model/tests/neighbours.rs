@@ -60,6 +60,10 @@ fn requests(count: usize, vocab: usize, longest: usize, max_tokens: usize) -> Ve
                 temperature: 1.0,
                 seed: i as u64,
                 repeat_penalty: 1.1,
+                dry_multiplier: 0.5,
+                dry_allowed_length: 1,
+                xtc_probability: 0.3,
+                mirostat: i / 2 % 3,
                 ..SamplerOptions::default()
             },
         };
@@ -77,7 +81,9 @@ fn requests(count: usize, vocab: usize, longest: usize, max_tokens: usize) -> Ve
 /// The answer to a request that is alone, by a session.
 fn alone(model: &Model, request: &Request) -> Answer {
     let mut session = Session::new(model, &SessionOptions::default()).unwrap();
-    let mut sampler = Sampler::new(request.sampling, model.tokenizer().vocab_size());
+    let breakers = request.sampling.breakers(model.tokenizer(), None);
+    let sampler = Sampler::new(request.sampling, model.tokenizer().vocab_size());
+    let mut sampler = sampler.with_breakers(breakers);
     session.feed(&request.prompt).unwrap();
     request.prompt.iter().for_each(|token| sampler.accept(*token));
     let mut answer = Answer::new();

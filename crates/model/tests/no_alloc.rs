@@ -49,13 +49,27 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Every way to choose tokens.
+fn samplings() -> [SamplerOptions; 5] {
+    let plain = SamplerOptions { repeat_penalty: 1.1, seed: 7, ..SamplerOptions::default() };
+    let dry = SamplerOptions { dry_multiplier: 0.8, dry_allowed_length: 0, ..plain };
+    let all = SamplerOptions { dry_penalty_last_n: usize::MAX, xtc_probability: 0.5, ..dry };
+    [
+        plain,
+        dry,
+        SamplerOptions { top_n_sigma: 1.0, ..all },
+        SamplerOptions { mirostat: 1, ..all },
+        SamplerOptions { mirostat: 2, ..all },
+    ]
+}
+
 /// Allocations of an engine whose requests have begun, until the last of them has ended.
 fn allocations_of_many(model: &Model) -> u64 {
     let options = EngineOptions { sequences: 5, batch: 40, ..EngineOptions::default() };
     let mut engine = Engine::new(model, &options).unwrap();
     let mut answered = 0;
     for i in 0..5 {
-        let sampling = SamplerOptions { repeat_penalty: 1.1, seed: i, ..SamplerOptions::default() };
+        let sampling = SamplerOptions { seed: i, ..samplings()[i as usize] };
         let prompt = common::tokens(10 + 12 * i as usize, model.spec().vocab, i);
         engine
             .add(Request {
@@ -142,16 +156,19 @@ fn main() {
             }
         });
         let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
-        let options = SamplerOptions { repeat_penalty: 1.1, seed: 7, ..SamplerOptions::default() };
-        let mut sampler = Sampler::new(options, model.spec().vocab);
+        let mut samplers = samplings().map(|options| {
+            let breakers = options.breakers(model.tokenizer(), None);
+            Sampler::new(options, model.spec().vocab).with_breakers(breakers)
+        });
         let mut decoder = StreamDecoder::new();
         let prompt = common::tokens(70, model.spec().vocab, 4);
 
         let before = COUNT.load(Ordering::Relaxed);
         session.feed(&prompt).unwrap();
-        for _ in 0..40 {
+        for i in 0..40 {
+            let sampler = &mut samplers[i % 5];
             let token = sampler.sample(session.logits());
-            sampler.accept(token);
+            samplers.iter_mut().for_each(|sampler| sampler.accept(token));
             model.tokenizer().decode_bytes(token, decoder.buffer());
             std::hint::black_box(decoder.take());
             session.decode(token).unwrap();

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use alight_formats::gguf;
+use alight_formats::{GgmlType, gguf};
 use alight_model::{Load, Model, ModelError, OpenOptions, Repack, Session, SessionOptions};
 
-use crate::common::{self, Spec};
+use crate::common::{self, Moe, Spec};
 use crate::refuse;
 
 fn logits(path: &Path, options: &OpenOptions) -> Result<Vec<f32>, ModelError> {
@@ -76,10 +76,53 @@ fn logits_that_are_not_numbers_are_an_error_that_names_the_weight() {
     );
 
     let model = Model::open(&path, &options).unwrap();
+    let checked = model.check_tensors().unwrap_err();
+    assert!(
+        matches!(&checked, ModelError::NotFinite { tensor, .. } if tensor == name),
+        "{checked}"
+    );
+    assert!(checked.to_string().contains(".gguf: tensor "), "{checked}");
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     let each = session.feed_each(&[5, 6], &mut |_, _| panic!("logits that are not numbers"));
     assert!(matches!(each, Err(ModelError::NotNumbers { position: 0, .. })));
     assert_eq!(session.position(), 0, "an error leaves the sequence as it was");
+}
+
+#[test]
+fn scales_of_blocks_that_are_not_numbers_are_found_wherever_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = OpenOptions { threads: Some(2), ..OpenOptions::default() };
+    for (ty, at) in
+        [(GgmlType::Q4_0, 0), (GgmlType::Q8_0, 34), (GgmlType::Q4_K, 2), (GgmlType::Q6_K, 208)]
+    {
+        let moe = Spec::qwen3moe().moe.map(|moe| Moe { width: 256, ..moe });
+        let spec = Spec {
+            ty,
+            moe,
+            embd: 256,
+            heads: 4,
+            kv_heads: 4,
+            key_dim: 64,
+            value_dim: 64,
+            ..Spec::qwen3moe()
+        };
+        let (path, _) = spec.write(folder.path());
+        Model::open(&path, &options).unwrap().check_tensors().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let gguf = gguf::parse(&whole).unwrap();
+        // An expert that few tokens go through.
+        let name = "blk.1.ffn_gate_exps.weight";
+        let tensor = gguf.tensor(name).unwrap();
+        let expert = tensor.expert(tensor.ne[2] - 1).start as usize;
+        for scale in [0x7e00_u16, 0x7c00, 0xfc00] {
+            let mut bytes = whole.clone();
+            bytes[expert + at..][..2].copy_from_slice(&scale.to_le_bytes());
+            std::fs::write(&path, bytes).unwrap();
+            let checked = Model::open(&path, &options).unwrap().check_tensors();
+            let error = checked.unwrap_err().to_string();
+            assert!(error.contains(name), "{ty:?}: {error}");
+        }
+    }
 }
 
 #[test]

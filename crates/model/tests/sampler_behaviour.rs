@@ -13,6 +13,7 @@ const PLAIN: SamplerOptions = SamplerOptions {
     presence_penalty: 0.0,
     repeat_last_n: 64,
     seed: 7,
+    ..SamplerOptions::DEFAULT
 };
 
 fn counts(options: SamplerOptions, logits: &[f32], draws: usize) -> Vec<usize> {
@@ -153,7 +154,15 @@ fn odd_logits_do_no_harm() {
         (&[f32::MAX, f32::MIN], &[0]),
         (&[], &[0]),
     ];
-    for (logits, allowed) in odd {
+    let stages = [
+        PLAIN,
+        SamplerOptions { xtc_probability: 1.0, dry_multiplier: 1.0, ..PLAIN },
+        SamplerOptions { dry_multiplier: f32::MAX, dry_allowed_length: 0, ..PLAIN },
+        SamplerOptions { top_n_sigma: 1.0, ..PLAIN },
+        SamplerOptions { mirostat: 1, ..PLAIN },
+        SamplerOptions { mirostat: 2, mirostat_tau: 0.0, mirostat_eta: 1e30, ..PLAIN },
+    ];
+    for ((logits, allowed), stages) in odd.into_iter().flat_map(|odd| stages.map(|on| (odd, on))) {
         for top_k in [0, 1, 2, 40] {
             for temperature in [0.0, 0.8, 1e-30, 1e30] {
                 for top_p in [1.0, 0.9, 0.0, NAN] {
@@ -163,7 +172,7 @@ fn odd_logits_do_no_harm() {
                         top_p,
                         min_p: 0.05,
                         repeat_penalty: 1.1,
-                        ..PLAIN
+                        ..stages
                     };
                     let mut sampler = Sampler::new(options, logits.len());
                     sampler.accept(0);
@@ -225,5 +234,121 @@ fn a_token_that_is_ruled_out_is_never_drawn() {
         let options = SamplerOptions { top_k, ..PLAIN };
         let mut sampler = Sampler::new(options, 5).with_bias(&bias);
         assert!((0..1000).all(|_| ![0, 3].contains(&sampler.sample(&[9.0, 1.0, 1.0, 9.0, 1.0]))));
+    }
+}
+
+#[test]
+fn a_repetition_is_penalised_until_something_breaks_it() {
+    let options = SamplerOptions { dry_multiplier: 1.0, dry_base: 2.0, ..SamplerOptions::greedy() };
+    let logits = [0.0, 0.0, 0.0, 3.0, 1.5];
+    let sampled = |options, accepted: &[u32]| {
+        let mut sampler = Sampler::new(options, 5);
+        accepted.iter().for_each(|id| sampler.accept(*id));
+        sampler.sample(&logits)
+    };
+    // After 1 2 comes 3 once more: a penalty of 1; after 0 1 2, of 2; of three tokens, none.
+    assert_eq!(sampled(options, &[1, 2, 3, 0, 1, 2]), 3);
+    assert_eq!(sampled(options, &[0, 1, 2, 3, 0, 1, 2]), 4);
+    assert_eq!(
+        sampled(SamplerOptions { dry_allowed_length: 3, ..options }, &[0, 1, 2, 3, 0, 1, 2]),
+        3
+    );
+    assert_eq!(
+        sampled(SamplerOptions { dry_penalty_last_n: 6, ..options }, &[0, 1, 2, 3, 0, 1, 2]),
+        3
+    );
+    assert_eq!(sampled(SamplerOptions { mirostat: 2, ..options }, &[0, 1, 2, 3, 0, 1, 2]), 3);
+    // It is subtracted after the repeat penalty.
+    let both = SamplerOptions { repeat_penalty: 1.5, dry_multiplier: 0.6, ..options };
+    assert_eq!(sampled(both, &[0, 1, 2, 3, 0, 1, 2]), 4, "3 / 1.5 - 1.2 < 1.5");
+}
+
+#[test]
+fn xtc_applies_as_often_as_it_should_and_with_temperature_0_too() {
+    let logits: Vec<f32> = [0.5f32, 0.3, 0.15, 0.05].iter().map(|p| p.ln()).collect();
+    let options = SamplerOptions { xtc_probability: 0.25, ..PLAIN };
+    let found = counts(options, &logits, 100_000);
+    // In a quarter of the draws, only the least likely of the first three stays, beside the last.
+    let share = |i: usize| [0.5, 0.3, 0.15, 0.05][i] * 0.75 + [0.0, 0.0, 0.75, 0.25][i] * 0.25;
+    let x2 = chi_squared(&found, &[0, 1, 2, 3].map(share));
+    assert!(x2 < 16.3, "{x2}"); // 3 degrees of freedom, once in a thousand
+    let options = SamplerOptions { xtc_probability: 1.0, temperature: 0.0, ..PLAIN };
+    assert_eq!(counts(options, &logits, 100), [0, 0, 100, 0]);
+    let options = SamplerOptions { xtc_probability: 0.5, ..options };
+    let found = counts(options, &logits, 10_000);
+    assert!(found[1] + found[3] == 0 && found[0].abs_diff(5000) < 200, "{found:?}");
+}
+
+#[test]
+fn mirostat_brings_the_surprise_to_its_target() {
+    // As in a text: the logits of each token are others.
+    let logits: Vec<Vec<f32>> = (0..50)
+        .map(|t| {
+            (0..2000)
+                .map(|i| ((i * (2 * t + 1) * 37 % 2003 + 1) as f32 / 2003.0).ln() * -1.4)
+                .collect()
+        })
+        .collect();
+    for mirostat in [1, 2] {
+        for target in [2.0f32, 4.0] {
+            let options = SamplerOptions { mirostat, mirostat_tau: target, ..PLAIN };
+            let mut sampler = Sampler::new(options, 2000);
+            let mut total = 0.0;
+            for step in 0..2000 {
+                let logits = &logits[step % 50];
+                let p = softmax(logits, 1.0);
+                let id = sampler.sample(logits);
+                if step >= 500 {
+                    total -= p[id as usize].log2();
+                }
+            }
+            // Of the whole distribution it is a little more than among the tokens that are left.
+            let mean = total / 1500.0;
+            assert!((f64::from(target) - 0.2..f64::from(target) + 1.5).contains(&mean), "{mean}");
+        }
+    }
+    // Top-k and the penalties have no effect.
+    let plain = SamplerOptions { mirostat: 2, ..PLAIN };
+    let more =
+        SamplerOptions { top_k: 1, top_p: 0.1, repeat_penalty: 9.0, top_n_sigma: 0.1, ..plain };
+    let run = |options| -> Vec<u32> {
+        let mut sampler = Sampler::new(options, 2000);
+        let next = |logits: &Vec<f32>| {
+            let id = sampler.sample(logits);
+            sampler.accept(id);
+            id
+        };
+        logits.iter().map(next).collect()
+    };
+    assert_eq!(run(plain), run(more));
+}
+
+#[test]
+fn an_answer_begins_with_nothing_learned() {
+    let logits: Vec<f32> = (0..500).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
+    let all = [
+        SamplerOptions { mirostat: 2, mirostat_tau: 2.0, ..PLAIN },
+        SamplerOptions { dry_multiplier: 5.0, dry_allowed_length: 1, top_k: 5, ..PLAIN },
+        SamplerOptions { repeat_penalty: 3.0, top_k: 5, ..PLAIN },
+    ];
+    for options in all {
+        let answer = |sampler: &mut Sampler| -> Vec<u32> {
+            let next = |_| {
+                let id = sampler.sample(&logits);
+                sampler.accept(id);
+                id
+            };
+            (0..40).map(next).collect()
+        };
+        let mut sampler = Sampler::new(options, 500);
+        let first = answer(&mut sampler);
+        sampler.reset();
+        assert_eq!(answer(&mut sampler), first);
+        // After `begin`, the same as another sampler with as many draws before.
+        let mut other = Sampler::new(options, 500);
+        let _unused: Vec<u32> = (0..40).map(|_| other.sample(&logits)).collect();
+        other.begin();
+        sampler.begin();
+        assert_eq!(answer(&mut sampler), answer(&mut other), "{options:?}");
     }
 }

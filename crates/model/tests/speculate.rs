@@ -30,6 +30,11 @@ struct Asked {
     stop_after: usize,
 }
 
+fn sampler(model: &Model, options: SamplerOptions) -> Sampler {
+    let breakers = options.breakers(model.tokenizer(), None);
+    Sampler::new(options, model.tokenizer().vocab_size()).with_breakers(breakers)
+}
+
 fn answer(model: &Model, asked: &Asked, speculate: Speculate) -> (Outcome, Generated) {
     answer_with(model, None, asked, speculate)
 }
@@ -46,7 +51,7 @@ fn answer_with(
     if let Some(draft) = draft {
         session.draft_with(draft).unwrap();
     }
-    let mut sampler = Sampler::new(asked.sampling, model.tokenizer().vocab_size());
+    let mut sampler = sampler(model, asked.sampling);
     let mut tokens = Vec::new();
     let options = GenerateOptions { max_tokens: asked.max_tokens, ignore_eos: true, speculate };
     let done = generate(&mut session, &mut sampler, &asked.prompt, &options, &mut |token| {
@@ -78,6 +83,12 @@ fn asked(model: &Model, seed: u64) -> Asked {
             seed,
             ..SamplerOptions::default()
         },
+    };
+    let sampling = match seed % 5 {
+        0 | 1 => sampling,
+        2 => SamplerOptions { mirostat: 2, mirostat_tau: 1.0, ..sampling },
+        3 => SamplerOptions { dry_multiplier: 0.5, dry_allowed_length: 1, ..sampling },
+        _ => SamplerOptions { xtc_probability: 0.5, top_n_sigma: 2.0, ..sampling },
     };
     let prompt = [&part[..], &part, &part[..9]].concat();
     Asked { prompt, sampling, max_tokens: 40, context: 256, stop_after: usize::MAX }
@@ -377,7 +388,7 @@ fn an_error_beside_a_draft_takes_nothing_back() {
         let model = Model::open(&file, &crate::options()).unwrap();
         let asked = asked(&model, 0);
         let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
-        let mut sampler = Sampler::new(asked.sampling, model.tokenizer().vocab_size());
+        let mut sampler = sampler(&model, asked.sampling);
         let speculate = Speculate::Tokens(7);
         let options = GenerateOptions { max_tokens: 40, ignore_eos: true, speculate };
         let mut came = 0;

@@ -94,7 +94,7 @@ pub use filesystem::{Filesystem, Kind};
 pub use folder::Folder;
 pub use guarded::{GuardedError, GuardedFile, GuardedFolder, NotOurs};
 pub use held::{Held, path_of};
-pub use limits::{LimitSource, swap_free};
+pub use limits::{LimitSource, available as available_memory, swap_free};
 pub use map::{Advice, HUGE_PAGE, Map};
 pub use mark::{is_marked_by_others, mark};
 pub use open::{Identity, file_kind, open_file, open_unfollowed};

@@ -37,7 +37,7 @@ impl fmt::Display for LimitSource {
 }
 
 /// Bytes of memory available to this process, and the source of the limit. Unknown is `u64::MAX`.
-pub(crate) fn available() -> (u64, LimitSource) {
+pub fn available() -> (u64, LimitSource) {
     let system = system();
     if !cfg!(any(target_os = "linux", target_os = "android")) {
         return system;

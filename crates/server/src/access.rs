@@ -62,7 +62,7 @@ impl Access {
             return Ok(headers.get(ORIGIN).cloned());
         }
         Err(refused(format!(
-            "pages of {origin:?} may not ask: name it with --cors-origins if they should"
+            "requests from pages of {origin:?} are not allowed: name it with --cors-origins to allow them"
         )))
     }
 
@@ -102,7 +102,7 @@ impl Access {
             known | (std::hint::black_box(differ) == 0)
         });
         if !known {
-            return Err(unknown("the API key is none that this server knows"));
+            return Err(unknown("this API key is not valid here"));
         }
         Ok(given.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
     }

@@ -56,6 +56,9 @@ pub(crate) fn ask(
     }
     let most = call.server.options.max_tokens;
     let (sampling, max_tokens) = options::sampling(fields, &defaults, most)?;
+    let breakers = options::sequence_breakers(fields)?;
+    let dry_sequence_breakers =
+        breakers.or_else(|| call.server.options.dry_sequence_breakers.clone());
     let logit_bias = biases(fields, serving)?;
     let grammar = grammar::take(fields, calls, &serving.grammars).map_err(|why| match calls {
         Calls::May(tools) => of_tool(why.into(), tools, tools),
@@ -65,8 +68,16 @@ pub(crate) fn ask(
     let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
     let ignore_eos = ignore_eos && AnswerRules::of(grammar.as_ref()).past_end;
     let (salt, place) = (call.salt.clone(), place(call, fields, serving)?);
-    let request =
-        Request { sampling, logit_bias, max_tokens, ignore_eos, salt, place, ..Request::default() };
+    let request = Request {
+        sampling,
+        dry_sequence_breakers,
+        logit_bias,
+        max_tokens,
+        ignore_eos,
+        salt,
+        place,
+        ..Request::default()
+    };
     Ok(GenerateRequest { request, grammar, ..GenerateRequest::default() })
 }
 

@@ -522,16 +522,16 @@ mod tests {
     #[test]
     fn what_has_no_line_is_unknown_and_what_is_refused_is_named() {
         let body = |value: Value| value.as_object().unwrap().clone();
-        let mut object = body(json!({"prompt": "a", "x": 1, "y": null, "mirostat": 0, "n": 2}));
+        let mut object = body(json!({"prompt": "a", "x": 1, "y": null, "typical_p": 1, "n": 2}));
         let mut unknown = Vec::new();
         COMPLETION.check(&mut object, |name| unknown.push(name)).unwrap();
         assert_eq!(object, body(json!({"prompt": "a", "n": 2})));
         assert_eq!(unknown, ["x"]);
-        let mut object = body(json!({"mirostat": 2, "x": 1}));
+        let mut object = body(json!({"typical_p": 0.5, "x": 1}));
         let mut unknown = Vec::new();
         let refusal = OLLAMA_OPTIONS.check(&mut object, |name| unknown.push(name)).unwrap_err();
-        assert_eq!(refusal.param.as_deref(), Some("options.mirostat"));
-        assert!(refusal.message.starts_with("options.mirostat: "), "{}", refusal.message);
+        assert_eq!(refusal.param.as_deref(), Some("options.typical_p"));
+        assert!(refusal.message.starts_with("options.typical_p: "), "{}", refusal.message);
         assert_eq!(unknown, ["options.x"]);
         // A line of an endpoint's own comes before one that it shares.
         let mut object = body(json!({"suffix": "b"}));

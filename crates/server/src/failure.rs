@@ -63,20 +63,20 @@ impl Failure {
     /// There are too many requests at the same time.
     pub(crate) fn busy(waiting: usize) -> Failure {
         let message = format!(
-            "{waiting} requests are being answered or wait, and no more are taken: ask again later"
+            "{waiting} requests are running or waiting, and the server takes no more: try again later"
         );
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
     /// The server is shutting down before the answer is complete.
     pub(crate) fn ending() -> Failure {
-        let message = "the server ends, and the answer is not complete: ask again when it is back";
+        let message = "the server is shutting down, and the answer is not complete: try again when it is back";
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
     /// Too many large bodies arrive at the same time.
     pub(crate) fn no_room() -> Failure {
-        let message = "there is no room for the body beside other large ones: ask again later";
+        let message = "the server holds too many large requests at the moment: try again later";
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 

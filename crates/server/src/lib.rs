@@ -91,6 +91,8 @@ pub struct Options {
     pub engine: EngineOptions,
     /// Sampling options for fields that a request leaves out.
     pub sampling: SamplerOptions,
+    /// Texts that break sequences for DRY, for requests that have none; `None`: [`SamplerOptions::DRY_SEQUENCE_BREAKERS`].
+    pub dry_sequence_breakers: Option<Vec<String>>,
     /// True if requests without a seed get the seed of `sampling`, instead of one of their own.
     pub fixed_seed: bool,
     /// Maximum number of tokens of an answer, if the request does not set it.
@@ -124,6 +126,7 @@ impl Options {
             port: 0,
             engine: EngineOptions::default(),
             sampling: SamplerOptions::default(),
+            dry_sequence_breakers: None,
             fixed_seed: false,
             max_tokens: 0,
             queue: 0,

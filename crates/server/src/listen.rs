@@ -290,7 +290,7 @@ async fn respond(
         }
         let (route, named) = found.map_err(|(_, failure)| failure)?;
         if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-            let message = "a compressed body is not taken: send it without Content-Encoding";
+            let message = "a compressed body is not supported: send it without Content-Encoding";
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(Failure::new(status, "invalid_request_error", message));
         }
@@ -389,7 +389,7 @@ async fn collect(
             }
         });
         let frame = timeout_at(end, next).await.map_err(|_| {
-            let message = format!("the body has not come within {} s", BODY_TIME.as_secs());
+            let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
             Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
         })?;
         let Some(frame) = frame else { return Ok((all.freeze(), taken)) };

@@ -160,7 +160,7 @@ impl Models {
     pub(crate) fn quit(&self, log: &Log) {
         self.0.iter().for_each(|serving| serving.worker.begin_quit());
         for serving in self.0.iter().filter(|serving| !serving.worker.quit()) {
-            log(&format!("the engine of '{}' does not end, and is left to itself", serving.name));
+            log(&format!("the engine of '{}' does not stop, and is abandoned", serving.name));
         }
     }
 

@@ -239,7 +239,7 @@ impl Entry {
         let ending = self.ending.load(Ordering::Relaxed);
         let status = match self.status {
             Some(status) if self.complete => status.as_u16().to_string(),
-            _ if ending => "503 cut by the end of the server".to_owned(),
+            _ if ending => "503 cut off by the shutdown".to_owned(),
             _ => "499 client left".to_owned(),
         };
         let Entry { peer, method, path, .. } = self;

@@ -125,7 +125,7 @@ pub(crate) fn find<'p>(
         Some(found) if found.0.method == *asked => Ok(found),
         Some((route, _)) => {
             let allow = if route.method == Method::GET { "GET, HEAD" } else { "POST" };
-            let message = format!("{path} is asked by {}, not by {method}", route.method);
+            let message = format!("{path} takes {}, not {method}", route.method);
             let status = StatusCode::METHOD_NOT_ALLOWED;
             let failure = Failure::new(status, "invalid_request_error", message);
             Err((route.failure, Failure { allow: Some(allow), ..failure }))

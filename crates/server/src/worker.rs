@@ -54,7 +54,7 @@ pub(crate) fn generate(
             // A request for more answers than ever fit at the same time would wait for ever.
             match n > max_pending {
                 true => Failure::invalid(format!(
-                    "{n} answers are more than the server computes and keeps waiting, {max_pending}"
+                    "{n} answers are more than the server runs and queues at a time, {max_pending}"
                 )),
                 false => Failure::busy(pending),
             }

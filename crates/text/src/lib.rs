@@ -5,6 +5,7 @@
 //! - [`ChatTemplate`] renders a conversation as Python's jinja2 does for Hugging Face.
 //! - [`Vocabulary`] holds both for a file; [`Encoder`] uses them to turn a text or a conversation, tools included, into a prompt.
 //! - [`StreamDecoder`] decodes the tokens of an answer one by one, in whole characters.
+//! - [`SequenceBreakers`] finds texts in tokens, whole or in parts, for the sampler that penalises repetition.
 //! - [`output::Parser`] separates thinking, answer and tool calls, in the format that the model writes.
 //!
 //! This crate knows nothing of weights. It must never import `alight-model`, `alight-kernels` or `alight-pages`, print,
@@ -72,6 +73,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod breakers;
 pub mod format;
 pub mod infill;
 pub mod output;
@@ -80,6 +82,7 @@ pub mod template;
 pub mod tokenizer;
 pub mod vocabulary;
 
+pub use breakers::SequenceBreakers;
 pub use prompt::{Encoder, PromptError, PromptPiece, Style};
 pub use template::{ChatError, ChatTemplate, Message};
 pub use tokenizer::{EncodeOptions, Stop, StreamDecoder, Tokenizer, TokenizerError};

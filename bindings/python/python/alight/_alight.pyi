@@ -597,7 +597,33 @@ class Options(TypedDict, total=False):
     presence_penalty: float
     """Subtracted from a token's logit if it was seen lately; 0."""
     repeat_last_n: int
-    """How many tokens count as seen lately; 64."""
+    """How many tokens count as seen lately; -1: all; 64."""
+    min_keep: int
+    """`top_p`, `min_p` and XTC leave at least this many tokens; 0."""
+    dry_multiplier: float
+    """DRY: makes a token that would continue a repetition less likely by this, times a power of `dry_base`; 0 does not; 0."""
+    dry_base: float
+    """DRY: the base of the power, whose exponent is the length of the repetition beyond `dry_allowed_length`; 1.75."""
+    dry_allowed_length: int
+    """DRY: shorter repetitions are free; 2."""
+    dry_penalty_last_n: int
+    """DRY: how many tokens are searched for repetitions; -1: all; 64."""
+    dry_sequence_breakers: Sequence[str] | None
+    """DRY: no repetition goes beyond these texts; `None`: line breaks, `:`, `"` and `*`."""
+    xtc_probability: float
+    """XTC: how often all likely tokens but the least likely of them are left out; 0: never."""
+    xtc_threshold: float
+    """XTC: from this probability on a token is likely; above 0.5, none is left out; 0.1."""
+    top_n_sigma: float
+    """Keep the tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all; -1."""
+    mirostat: int
+    """1 or 2: draw with this version of Mirostat, in place of penalties, `top_n_sigma`, `top_k`, `top_p`, `min_p` and XTC; 0: do not."""
+    mirostat_tau: float
+    """Mirostat: the mean surprise of a token to aim at, in bits; 5."""
+    mirostat_eta: float
+    """Mirostat: how fast it learns; 0.1."""
+    samplers: Sequence[str] | None
+    """Turn off all stages but these: `penalties`, `dry`, `top_n_sigma`, `top_k`, `top_p`, `min_p`, `xtc`, `temperature`, always in this order."""
     seed: int | None
     """The same seed gives the same answer; `None` or -1: any."""
     logit_bias: dict[int, float] | None

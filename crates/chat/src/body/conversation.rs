@@ -50,17 +50,18 @@ pub fn encode(
 pub fn take(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let (context, choice) = take_with_choice(fields)?;
     if !choice.custom.is_empty() {
-        let why = "there are custom tools, and only functions are taken here";
+        let why = "custom tools are not supported here, only functions";
         return Err(Refusal::unsupported("tools", why));
     }
     if choice.one {
-        let why = "a model calls as many tools as it will here: true is taken";
+        let why = "the number of calls cannot be limited here: only true is supported";
         return Err(Refusal::unsupported("parallel_tool_calls", why));
     }
     if choice.must.is_empty() {
         return Ok(context);
     }
-    let why = "a model cannot be made to call a tool here: \"auto\" and \"none\" are taken";
+    let why =
+        "a model cannot be made to call a tool here: only \"auto\" and \"none\" are supported";
     Err(Refusal::unsupported("tool_choice", why))
 }
 
@@ -160,7 +161,7 @@ fn is_continued(messages: &Value, wanted: Option<bool>) -> Result<bool, Refusal>
     let calls = |last: &Value| last["tool_calls"].as_array().is_some_and(|all| !all.is_empty());
     let own = last.is_some_and(|last| last["role"] == "assistant" && !calls(last));
     if wanted == Some(true) && !own {
-        return Err(Refusal::invalid(CONTINUED, "the last message is no text of the assistant's"));
+        return Err(Refusal::invalid(CONTINUED, "the last message is not a text of the assistant"));
     }
     Ok(wanted.unwrap_or(own))
 }

@@ -87,6 +87,39 @@ pub const SAMPLING: &[Declared] = &[
     taken("repeat_last_n", "how many tokens count as recent; -1: the whole context"),
     taken("frequency_penalty", "subtracted for each time that a token came recently"),
     taken("presence_penalty", "subtracted once if a token came recently"),
+    taken(
+        "dry_multiplier",
+        "subtracted from tokens that would continue a repetition, times a power of `dry_base`; 0: off",
+    ),
+    taken("dry_base", "the base of the power, at least 1"),
+    taken(
+        "dry_allowed_length",
+        "the length of a repetition whose power is 0; shorter ones are free",
+    ),
+    taken(
+        "dry_penalty_last_n",
+        "how many tokens are searched for repetitions; -1: the whole context",
+    ),
+    taken("dry_sequence_breakers", "no repetition goes beyond these texts"),
+    taken(
+        "xtc_probability",
+        "how often all likely tokens but the least likely of them are left out; 0: never",
+    ),
+    taken("xtc_threshold", "from this probability on a token is likely; above 0.5: off"),
+    taken(
+        "top_n_sigma",
+        "tokens at most this many standard deviations below the greatest logit; 0 or less: all",
+    ),
+    taken(
+        "mirostat",
+        "1 or 2: this version of Mirostat instead of the penalties and of all limits; 0: off",
+    ),
+    taken("mirostat_tau", "Mirostat's target: the mean surprise of a token, in bits"),
+    taken("mirostat_eta", "Mirostat's rate of learning"),
+    taken(
+        "samplers",
+        "the stages that are on, by names or letters, always in the order in which `/props` has them",
+    ),
     taken("seed", "the seed of the draws; -1: none"),
     taken("max_tokens", "the largest number of tokens in an answer; -1: no limit"),
     taken("max_completion_tokens", "the newer name of `max_tokens`"),
@@ -145,13 +178,9 @@ pub const REFUSED: &[Declared] = &[
     refused("functions", &["[]"], "tools has them now"),
     refused("function_call", &["\"none\""], "tool_choice says it now"),
     // llama.cpp's.
-    refused("mirostat", &["0"], NO_STAGE),
-    refused("dry_multiplier", &["0"], NO_STAGE),
-    refused("xtc_probability", &["0"], NO_STAGE),
     refused("dynatemp_range", &["0"], NO_STAGE),
     refused("typical_p", &["1"], NO_STAGE),
     refused("tfs_z", &["1"], NO_STAGE),
-    refused("top_n_sigma", &["-1"], NO_STAGE),
     refused("adaptive_target", &["-1"], NO_STAGE),
     refused("grammar_lazy", &["false"], "a grammar holds from the beginning of an answer"),
     refused("lora", &["[]"], "adapters are not chosen by requests"),
@@ -177,14 +206,6 @@ pub const OF_VLLM: &[Declared] = &[
 
 /// Fields of llama.cpp's that change no answer here.
 pub const OF_LLAMA: &[Declared] = &[
-    ignored("samplers", "the order is always: penalties, top_k, top_p, min_p, temperature"),
-    ignored("mirostat_tau", OF_A_STAGE),
-    ignored("mirostat_eta", OF_A_STAGE),
-    ignored("dry_base", OF_A_STAGE),
-    ignored("dry_allowed_length", OF_A_STAGE),
-    ignored("dry_penalty_last_n", OF_A_STAGE),
-    ignored("dry_sequence_breakers", OF_A_STAGE),
-    ignored("xtc_threshold", OF_A_STAGE),
     ignored("dynatemp_exponent", OF_A_STAGE),
     ignored("adaptive_decay", OF_A_STAGE),
     ignored(
@@ -225,6 +246,9 @@ mod tests {
 
     #[test]
     fn every_number_of_the_sampler_is_declared() {
+        for count in &SamplerOptions::COUNTS {
+            assert!(SAMPLING.iter().any(|declared| declared.name == count.name), "{}", count.name);
+        }
         for number in &SamplerOptions::NUMBERS {
             for name in [number.name].iter().chain(number.also) {
                 assert!(SAMPLING.iter().any(|declared| declared.name == *name), "{name}");

@@ -1,6 +1,6 @@
 //! Options for sampling an answer, and for its end.
 
-use alight_model::{SamplerNumber, SamplerOptions};
+use alight_model::{SamplerNumber, SamplerOptions, SamplerStages};
 use alight_text::infill::GapLimits;
 use serde_json::Value;
 
@@ -11,6 +11,9 @@ use super::refusal::Refusal;
 /// The reason why log probabilities are not available here.
 pub const NO_LOGPROBS: &str =
     "/v1/chat/completions and /v1/completions tell how likely tokens were";
+
+/// Maximum number of texts that break sequences, and maximum bytes of each: they are searched for in all tokens.
+pub const BREAKERS: (usize, usize) = (32, 40);
 
 /// Maximum number of stop texts, and maximum bytes of each.
 const STOPS: (usize, usize) = (64, 1024);
@@ -32,10 +35,12 @@ pub fn sampling(
             }
         }
     }
-    options.top_k = fields.count_or_all("top_k", 0)?.unwrap_or(options.top_k);
-    options.min_keep = fields.count("min_keep")?.unwrap_or(options.min_keep);
-    let last_n = fields.count_or_all("repeat_last_n", usize::MAX)?;
-    options.repeat_last_n = last_n.unwrap_or(options.repeat_last_n);
+    for count in &SamplerOptions::COUNTS {
+        let read = |value| count.read(whole(&value)?);
+        if let Some(n) = fields.read(count.name, &count.expected(), read)? {
+            (count.set)(&mut options, n);
+        }
+    }
     let seed = fields.read("seed", "a whole number of 64 bits", |value| match whole(&value)? {
         // No seed, as in llama.cpp and Ollama; other negative numbers are ordinary seeds.
         -1 => Some(None),
@@ -45,6 +50,9 @@ pub fn sampling(
         },
     })?;
     options.seed = seed.flatten().unwrap_or(options.seed);
+    if let Some(stages) = stages(fields)? {
+        stages.keep(&mut options);
+    }
     let mut most = |name| fields.count_or_all(name, usize::MAX);
     let given = match (most("max_completion_tokens")?, most("max_tokens")?) {
         (Some(one), Some(other)) if one != other => {
@@ -56,6 +64,37 @@ pub fn sampling(
     // llama.cpp's own name takes precedence there, too.
     let max_tokens = most("n_predict")?.or(given).unwrap_or(max_tokens);
     Ok((options, max_tokens))
+}
+
+/// Takes the stages in which tokens are chosen: a list of their names, or a text of their letters.
+fn stages(fields: &mut Fields) -> Result<Option<SamplerStages>, Refusal> {
+    let what = "a list of names, or a text of letters";
+    let read = fields.read("samplers", what, |value| match value {
+        Value::String(letters) => Some(SamplerStages::of_letters(&letters)),
+        Value::Array(names) => {
+            let names: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
+            Some(SamplerStages::of_names(names?))
+        }
+        _ => None,
+    })?;
+    read.transpose().map_err(|why| Refusal::unsupported("samplers", why.to_string()))
+}
+
+/// Takes the texts that break sequences for DRY; `None` if there are none in the request.
+///
+/// # Errors
+/// There are too many, or one is too long.
+pub fn sequence_breakers(fields: &mut Fields) -> Result<Option<Vec<String>>, Refusal> {
+    let (most, longest) = BREAKERS;
+    let what = format!("a list of at most {most} texts, of at most {longest} bytes each");
+    fields.read("dry_sequence_breakers", &what, |value| match value {
+        Value::Array(texts) if texts.len() <= most => {
+            let texts = texts.into_iter().map(|text| text.as_str().map(str::to_owned));
+            let texts: Option<Vec<String>> = texts.collect();
+            texts.filter(|texts| texts.iter().all(|text| text.len() <= longest))
+        }
+        _ => None,
+    })
 }
 
 /// Maximum number of tokens around a gap.
@@ -141,6 +180,59 @@ mod tests {
     }
 
     #[test]
+    fn all_numbers_of_the_sampler_are_taken_by_their_names() {
+        let taken = |body: Value| sampling(&mut fields(&body), &SamplerOptions::default(), 9);
+        let body = json!({
+            "dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": -1, "xtc_probability": 0.5,
+            "xtc_threshold": 0.2, "top_n_sigma": 1.5, "mirostat": 2.0, "mirostat_tau": 4, "mirostat_eta": 0.2,
+        });
+        let wanted = SamplerOptions {
+            dry_multiplier: 0.8,
+            dry_base: 2.0,
+            dry_allowed_length: 3,
+            dry_penalty_last_n: usize::MAX,
+            xtc_probability: 0.5,
+            xtc_threshold: 0.2,
+            top_n_sigma: 1.5,
+            mirostat: 2,
+            mirostat_tau: 4.0,
+            mirostat_eta: 0.2,
+            ..SamplerOptions::default()
+        };
+        assert_eq!(taken(body).unwrap().0, wanted);
+        for (name, wrong) in [
+            ("mirostat", json!(3)),
+            ("dry_base", json!(0.5)),
+            ("dry_multiplier", json!(-1)),
+            ("dry_allowed_length", json!(-1)),
+            ("xtc_probability", json!(1.5)),
+            ("mirostat_tau", json!("5")),
+            ("samplers", json!([1])),
+            ("samplers", json!(["temperature", "top_k"])),
+            ("samplers", json!("z")),
+        ] {
+            assert_eq!(taken(json!({name: wrong})).unwrap_err().param.as_deref(), Some(name));
+        }
+        let (options, _) = taken(json!({"samplers": ["top_k"], "temperature": 0.3})).unwrap();
+        assert_eq!((options.top_k, options.top_p, options.temperature), (40, 1.0, 1.0));
+        assert_eq!(taken(json!({"samplers": "edskypmxt"})).unwrap().0, SamplerOptions::default());
+    }
+
+    #[test]
+    fn texts_break_sequences_if_they_are_few_and_short() {
+        let taken =
+            |texts: Value| sequence_breakers(&mut fields(&json!({"dry_sequence_breakers": texts})));
+        assert_eq!(taken(json!(null)), Ok(None));
+        assert_eq!(taken(json!([])), Ok(Some(vec![])));
+        assert_eq!(taken(json!(["\n", "a"])).unwrap().unwrap(), ["\n", "a"]);
+        for wrong in [json!("\n"), json!([1]), json!(["a".repeat(41)]), json!(vec!["a"; 33])] {
+            let refusal = taken(wrong).unwrap_err();
+            assert_eq!(refusal.param.as_deref(), Some("dry_sequence_breakers"));
+            assert!(refusal.message.contains("at most 32 texts"), "{}", refusal.message);
+        }
+    }
+
+    #[test]
     fn there_are_as_many_stop_texts_as_the_message_says() {
         let taken = |n: usize| {
             let all: Vec<String> = (0..n).map(|i| i.to_string()).collect();
@@ -184,9 +276,10 @@ mod tests {
     #[test]
     fn ways_to_choose_tokens_that_are_not_here_are_refused_unless_they_are_off() {
         let off =
-            json!({"mirostat": 0, "typical_p": 1.0, "top_n_sigma": -1, "xtc_probability": 0.0});
+            json!({"dynatemp_range": 0, "typical_p": 1.0, "tfs_z": 1, "adaptive_target": -1.0});
         assert_eq!(refuse_unsupported(&mut fields(&off)), Ok(()));
-        for (name, value) in [("mirostat", 2.0), ("dry_multiplier", 0.8), ("typical_p", 0.5)] {
+        for (name, value) in [("dynatemp_range", 0.5), ("adaptive_target", 0.8), ("typical_p", 0.5)]
+        {
             let refusal = refuse_unsupported(&mut fields(&json!({name: value}))).unwrap_err();
             assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported", Some(name)));
         }

@@ -37,7 +37,7 @@ use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::run::{prompt, sampling};
-use crate::{new_file, say, units};
+use crate::{new_file, say, short_help, units};
 use answer::LineAnswer;
 use lines::InputLines;
 use output::Output;
@@ -55,7 +55,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("seed", |arg| arg.help("Seed of the random choices of each line that gives none; -1: another one in every run [default: 0]")),
-    after_help = "\
+    mut_args = short_help::only(SHORT),
+    after_help = short_help::END,
+    after_long_help = "\
 Examples:
   alight batch model.gguf prompts.jsonl -o answers.jsonl
   alight batch model.gguf < prompts.jsonl | jq -r .response.body.choices[0].message.content
@@ -70,7 +72,7 @@ The last is OpenAI's batch format (also /v1/completions), and so are the results
 temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools, response_format and more, and a field that is not \
 supported makes an error of that line alone; docs/reference/batch.md has the whole format.
 
-The same command again continues where a run was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
+The same command continues a run that was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
 order or --sequences. Exit status: 0 all lines are answered, 1 some failed (their results say why) or all \
 stopped, 2 wrong usage, 130 Ctrl-C.")]
 pub struct BatchArgs {
@@ -125,6 +127,20 @@ pub struct BatchArgs {
     sampling: sampling::SamplingArgs,
 }
 
+/// The options that `-h` shows.
+const SHORT: short_help::Shown = &[
+    ("model", None),
+    ("input", Some("A line of JSON for each prompt [default: standard input]")),
+    ("output", Some("The results [default: standard output]")),
+    ("unordered", Some("Write each result as soon as it is there")),
+    ("sequences", Some("Prompts that are answered at the same time")),
+    ("system", Some("System message of lines that have none")),
+    ("predict", Some("At most N tokens for each answer")),
+    ("threads", Some("Threads to compute with")),
+    ("temp", Some("Temperature; 0: the most likely token")),
+    ("seed", Some("Seed of the random choices [default: 0]")),
+];
+
 fn sequences(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=MAX_SEQUENCES).contains(&n) => Ok(n),
@@ -151,7 +167,7 @@ pub fn main(args: BatchArgs) -> Outcome {
             let (file, done) = resume::open(path, args.force, &inputs, &keys, run)?;
             if done.unmarked > 0 {
                 say::note(&format!(
-                    "{} results in '{}' do not say which model, options and lines they are of: they count as those of this command",
+                    "{} results in '{}' do not say which model, options and lines they are of, and are taken as those of this command",
                     done.unmarked,
                     path.display()
                 ));
@@ -222,7 +238,9 @@ impl BatchArgs {
         let vocabulary = model.vocabulary();
         let trained = model.spec().context;
         if context > trained {
-            say::note(&format!("the model was trained to look back on {trained} tokens, not more"));
+            say::note(&format!(
+                "the model was trained for a context of {trained} tokens: beyond it, answers get worse"
+            ));
         }
         let style = prompt::style(vocabulary, &self.model, self.raw);
         if style == Style::Raw && self.system.is_some() {
@@ -232,6 +250,7 @@ impl BatchArgs {
         let encoder = self.limits.encoder(encoder);
         let defaults = Defaults {
             sampling: self.sampling.fixed_options(),
+            breakers: self.sampling.breakers().map(<[String]>::to_vec),
             max_tokens: self.limits.max_tokens(),
             ignore_eos: self.limits.ignore_eos,
             system: self.system.clone(),
@@ -262,13 +281,15 @@ impl BatchArgs {
         let BatchArgs { limits, engine, sampling, .. } = self;
         let options = sampling.fixed_options();
         let numbers = SamplerOptions::NUMBERS.map(|number| (number.get)(&options));
-        let SamplerOptions { top_k, repeat_last_n, seed, .. } = options;
+        let counts = SamplerOptions::COUNTS.map(|count| (count.get)(&options));
         let all = json!({
             "model": model.identity(),
             "sampling": numbers,
-            "counts": [top_k, repeat_last_n, limits.max_tokens(), limits.context(model.spec().context)],
+            "counts": counts,
+            "breakers": sampling.breakers(),
+            "limits": [limits.max_tokens(), limits.context(model.spec().context)],
             // A different seed in every run is the same option.
-            "seed": (!sampling.draws_seed()).then_some(seed),
+            "seed": (!sampling.draws_seed()).then_some(options.seed),
             "switches": [limits.ignore_eos, limits.no_thinking, self.raw, self.parse_special],
             "system": self.system,
             "arithmetic": format!("{:?} {:?}", engine.prompt_precision(), engine.cache_type()),
@@ -398,9 +419,24 @@ impl Batch {
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
         let answer = LineAnswer::new(&prepared, self.model.vocabulary());
-        let Prepared { prompt, sampling, max_tokens, ignore_eos, held: grammar, thinking, .. } =
-            prepared;
-        let request = Request { prompt, sampling, max_tokens, ignore_eos, ..Request::default() };
+        let Prepared {
+            prompt,
+            sampling,
+            breakers,
+            max_tokens,
+            ignore_eos,
+            held: grammar,
+            thinking,
+            ..
+        } = prepared;
+        let request = Request {
+            prompt,
+            sampling,
+            dry_sequence_breakers: breakers,
+            max_tokens,
+            ignore_eos,
+            ..Request::default()
+        };
         let request = GenerateRequest { request, grammar, thinking, ..GenerateRequest::default() };
         let send = self.send.clone();
         let on_event = Box::new(move |event| {
@@ -508,7 +544,7 @@ impl Batch {
         if self.interrupt.pressed() {
             if !quiet && self.results.waiting() > 0 {
                 say::note(&format!(
-                    "{} more were finished and not written, because an earlier line was not: --unordered writes each at once",
+                    "{} more were finished but not written, because an earlier line is not finished; --unordered writes each at once",
                     self.results.waiting()
                 ));
             }

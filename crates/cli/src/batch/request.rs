@@ -36,6 +36,8 @@ const IGNORED: [&str; 8] = [
 pub struct Defaults {
     /// How tokens are chosen.
     pub sampling: SamplerOptions,
+    /// Texts that break sequences for DRY, if they are not the usual ones.
+    pub breakers: Option<Vec<String>>,
     /// Maximum tokens of an answer.
     pub max_tokens: usize,
     /// Ignore the end-of-text token.
@@ -56,6 +58,8 @@ pub struct Prepared {
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: SamplerOptions,
+    /// Texts that break sequences for DRY, if they are not the usual ones.
+    pub breakers: Option<Vec<String>>,
     /// Maximum tokens of the answer.
     pub max_tokens: usize,
     /// Ignore the end-of-text token.
@@ -201,6 +205,8 @@ impl Parsed {
         };
         let (sampling, max_tokens) =
             options::sampling(&mut fields, &defaults.sampling, defaults.max_tokens)?;
+        let breakers = options::sequence_breakers(&mut fields)?;
+        let breakers = breakers.or_else(|| defaults.breakers.clone());
         let calls = match &prompt {
             Prompt::Chat(context) => Calls::of(context, &[]),
             Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Gap(_) => Calls::None,
@@ -233,7 +239,18 @@ impl Parsed {
             stops,
             ..AnswerOptions::default()
         };
-        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, held, thinking, chat, asked })
+        Ok(Prepared {
+            line,
+            prompt,
+            sampling,
+            breakers,
+            max_tokens,
+            ignore_eos,
+            held,
+            thinking,
+            chat,
+            asked,
+        })
     }
 }
 
@@ -304,20 +321,16 @@ fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
     let zero = |value: &Value| value.as_f64() == Some(0.0);
-    let no_probabilities = "log-probabilities are not given out";
+    let no_probabilities = "log-probabilities are not returned";
     fields.only("n", is(json!(1)), "one answer to a line: repeat the line with another seed")?;
     fields.only("best_of", is(json!(1)), "one answer to a line")?;
     fields.only("stream", is(json!(false)), "answers of a batch are not streamed")?;
     fields.only("logprobs", |v| *v == json!(false), no_probabilities)?;
     fields.only("top_logprobs", zero, no_probabilities)?;
-    fields.only(
-        "parallel_tool_calls",
-        is(json!(true)),
-        "a model calls as many tools as it will",
-    )?;
+    fields.only("parallel_tool_calls", is(json!(true)), "the number of calls cannot be limited")?;
     let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    fields.only("logit_bias", empty, "logits are not changed by token")?;
-    fields.only("echo", is(json!(false)), "the prompt is not repeated")?;
+    fields.only("logit_bias", empty, "biases of tokens are not supported")?;
+    fields.only("echo", is(json!(false)), "the prompt is not returned with the answer")?;
     options::refuse_unsupported(fields)
 }
 

@@ -159,7 +159,7 @@ fn no_measurement(path: &Path) -> Option<String> {
     let all = What::augment_subcommands(clap::Command::new("bench"));
     let shown = all.get_subcommands().filter(|one| !one.is_hide_set());
     let names: Vec<&str> = shown.map(clap::Command::get_name).collect();
-    Some(format!("'{word}' is no file, and no measurement: those are {}", names.join(", ")))
+    Some(format!("'{word}' is neither a file nor a measurement: those are {}", names.join(", ")))
 }
 
 /// Runs the command.

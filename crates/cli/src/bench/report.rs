@@ -150,11 +150,18 @@ impl BenchReport {
     }
 }
 
-/// Returns the name and size of a model.
+/// Returns the quantization of a model that is open.
+pub fn quantization_of(model: &Model) -> String {
+    let name = model.files().next().map(crate::quantization::of);
+    name.and_then(Result::ok).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Returns the name, quantization and size of a model.
 fn describe(model: &Model) -> String {
     format!(
-        "{}, {} parameters, {} of weights read per token",
+        "{}, {}, {} parameters, {} of weights read per token",
         model.name(),
+        quantization_of(model),
         units::count(model.parameters()),
         units::bytes(model.decode_bytes()),
     )

@@ -78,6 +78,8 @@ struct MeasurementRow {
     #[serde(serialize_with = "output::lossy")]
     model: PathBuf,
     name: String,
+    #[serde(rename = "type")]
+    quantization: String,
     bytes: u64,
     parameters: u64,
     threads: usize,
@@ -112,6 +114,7 @@ pub fn main(args: &TableArgs) -> Outcome {
     for (path, threads) in each() {
         let engine = EngineArgs { threads, how: args.engine.clone() };
         let model = open::model(path, &engine)?;
+        let quantization = super::report::quantization_of(&model);
         for depth in &args.depth {
             for (decode, tokens) in &tests {
                 let test = test(*decode, *tokens, *depth);
@@ -120,6 +123,7 @@ pub fn main(args: &TableArgs) -> Outcome {
                 let row = MeasurementRow {
                     model: path.clone(),
                     name: model.name().to_owned(),
+                    quantization: quantization.clone(),
                     bytes: model.file_bytes(),
                     parameters: model.parameters(),
                     threads: model.threads(),
@@ -187,12 +191,13 @@ fn test(decode: bool, tokens: usize, depth: usize) -> String {
 }
 
 fn markdown(rows: &[MeasurementRow]) -> String {
-    let head = ["model", "size", "params", "threads", "test", "tokens/s", "from", "to"];
-    let mut table = Table::new(head, 1, Style::Markdown);
+    let head = ["model", "type", "size", "params", "threads", "test", "tokens/s", "from", "to"];
+    let mut table = Table::new(head, 2, Style::Markdown);
     for row in rows {
         let rate = &row.tokens_per_second;
         table.row([
             one_line(&row.name).replace('|', "\\|"),
+            row.quantization.clone(),
             units::bytes(row.bytes),
             units::count(row.parameters),
             row.threads.to_string(),
@@ -208,15 +213,17 @@ fn markdown(rows: &[MeasurementRow]) -> String {
 fn csv(rows: &[MeasurementRow]) -> String {
     let quoted = |text: &str| format!("\"{}\"", one_line(text).replace('"', "\"\""));
     let mut text =
-        "model,name,bytes,parameters,threads,what,tokens,depth,median,min,max,q1,q3,runs\n"
+        "model,name,type,bytes,parameters,threads,what,tokens,depth,median,min,max,q1,q3,runs\n"
             .to_owned();
     for row in rows {
         let Summary { median, min, max, q1, q3, runs, .. } = row.tokens_per_second;
-        let MeasurementRow { bytes, parameters, threads, what, tokens, depth, .. } = row;
+        let MeasurementRow {
+            quantization, bytes, parameters, threads, what, tokens, depth, ..
+        } = row;
         let (model, name) = (quoted(&row.model.to_string_lossy()), quoted(&row.name));
         let _ = writeln!(
             text,
-            "{model},{name},{bytes},{parameters},{threads},{what},{tokens},{depth},{median},{min},{max},{q1},{q3},{runs}"
+            "{model},{name},{quantization},{bytes},{parameters},{threads},{what},{tokens},{depth},{median},{min},{max},{q1},{q3},{runs}"
         );
     }
     text

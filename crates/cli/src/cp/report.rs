@@ -26,7 +26,7 @@ pub fn event(event: &Event<'_>, verbose: bool, as_json: bool) -> Outcome {
             }
         }
         Event::Skipped(path) if verbose => {
-            say::line(&format!("{}: is there already, left alone", path.display()));
+            say::line(&format!("{}: already exists, and is left alone", path.display()));
         }
         Event::Failed(error) => say::error(&chain_of(*error)),
         _ => {}

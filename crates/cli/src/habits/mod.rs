@@ -234,7 +234,7 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
         if its != value {
             let [its, value] = [its, value].map(|value| value.to_string_lossy());
             return Err(Stop::Usage(format!(
-                "{one} {its} and {other} {value} cannot be had together: {whole} is one type for both"
+                "{one} {its} and {other} {value} cannot be combined: {whole} is one type for both"
             )));
         }
     }

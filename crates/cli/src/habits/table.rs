@@ -13,8 +13,7 @@ pub type Habits = &'static [(&'static [&'static str], Means)];
 const CPU: &str = "all of the model is computed on the CPU";
 const TOKEN: &str =
     "set HF_TOKEN, or log in with `hf auth login`: others can read what is on a command line";
-const SAMPLERS: &str =
-    "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
+const SAMPLERS: &str = "tokens are drawn with the stages that --samplers has, and with --mirostat";
 const FILE: &str = "what the model's file says of its positions is what counts";
 const LOG: &str = "nothing is logged but requests (`alight serve --log`); --stats and --explain-load report what was done";
 const TASKSET: &str = "`taskset` chooses the CPUs";
@@ -267,12 +266,7 @@ pub const ALL: Habits = &[
     ),
     // Sampling, and the end of an answer.
     (&["-r", "--reverse-prompt"], Same("--stop")),
-    (
-        &["--mirostat*", "--typical*", "--samplers", "--sampler-seq", "--sampling-seq"],
-        Instead(SAMPLERS),
-    ),
-    (&["--dynatemp-*", "--top-nsigma", "--top-n-sigma", "--logit-bias", "-l"], Instead(SAMPLERS)),
-    (&["--dry-*", "--xtc-*", "--adaptive-*"], Instead(SAMPLERS)),
+    (&["--typical*", "--dynatemp-*", "--adaptive-*", "--logit-bias", "-l"], Instead(SAMPLERS)),
     (&["-bs", "--backend-sampling"], NotNeeded(No, CPU)),
     (&["--keep"], NotNeeded(One, "a chat that grows too long forgets its oldest exchanges")),
     (
@@ -303,10 +297,6 @@ pub const ALL: Habits = &[
         NotNeeded(One, "where a token takes rows of a table, the rows alone are read"),
     ),
     (&["-nr", "--no-repack"], Words(&["--repack", "off"])),
-    (
-        &["--check-tensors"],
-        NotNeeded(No, "a weight that is not a number is noticed when it is used"),
-    ),
     (&["--override-kv"], Instead("`gguf_set_metadata.py` of llama.cpp writes keys into a file")),
     (&["--lora*"], Instead("adapters are not read: merge it into the model first")),
     (&["--control-vector*"], Instead("control vectors are not read")),

@@ -16,7 +16,9 @@ Examples:
   alight list                    name, size, age
   alight list --json | jq .path  and where they are
 
-Models that other tools fetched are in it too: those that have .gguf files.")]
+Models that other tools fetched are in it too: those of .gguf files, and of safetensors, which \
+`alight convert` reads. For `alight run` and the others a part of a name is enough, \
+if no other model's name contains it.")]
 pub struct ListArgs {
     /// A line of JSON for each model
     #[arg(long)]
@@ -29,15 +31,15 @@ pub fn main(args: &ListArgs) -> Outcome {
     let all = hub.list().map_err(failed)?;
     if args.json {
         for one in &all {
-            let paths = || one.paths.iter().map(|path| path.to_string_lossy().into_owned());
+            let paths = one.paths.iter().map(|path| path.to_string_lossy().into_owned());
             output::json(&json!({
                 "repo": one.repo,
                 "tag": one.tag,
                 "name": format!("hf.co/{}:{}", one.repo, one.tag),
                 "commit": one.commit,
                 "revisions": one.revisions,
-                "path": paths().next(),
-                "files": paths().collect::<Vec<_>>(),
+                "path": one.path().to_string_lossy(),
+                "files": paths.collect::<Vec<_>>(),
                 "bytes": one.bytes,
                 "missing": one.missing,
             }))?;
@@ -51,7 +53,7 @@ pub fn main(args: &ListArgs) -> Outcome {
     if say::is_terminal() {
         for (repo, bytes) in hub.incomplete().map_err(failed)? {
             say::note(&format!(
-                "{} of {repo} are there of a pull that has not ended: `alight pull` continues with it, `alight rm {repo}` removes it",
+                "{} of {repo} are in the cache from a pull that was interrupted or is still running: `alight pull` continues it, `alight rm {repo}` removes them",
                 units::bytes(bytes)
             ));
         }

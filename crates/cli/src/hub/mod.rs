@@ -1,20 +1,26 @@
 //! Models of the Hugging Face hub: `alight pull`, `list` and `rm`, and `hf.co/USER/REPO:Q4_K_M` wherever a model is expected.
 
+mod header;
 pub mod list;
+mod offers;
 pub mod pull;
 pub mod rm;
+mod short;
+pub mod suggested;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, Settings};
+use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, SAFETENSORS, Settings};
 use anyhow::anyhow;
 
 use crate::bar::Bar;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
 use crate::{say, units};
+
+pub use header::{Fetched, header};
 
 /// Argument of every command that takes the name of a model.
 #[derive(Clone, Debug, clap::Args)]
@@ -29,14 +35,6 @@ fn hub(offline: bool) -> Outcome<Hub> {
     let mut settings = Settings::of_environment().map_err(failed)?;
     settings.offline |= offline;
     Ok(Hub::new(settings))
-}
-
-/// Returns the name, without `hf.co/`, of a model in the cache whose name contains this word, in any case.
-pub fn fetched(word: &str) -> Option<String> {
-    let word = word.to_lowercase();
-    let names = hub(true).ok()?.list().ok()?;
-    let mut names = names.iter().map(|one| format!("{}:{}", one.repo, one.tag));
-    names.find(|name| name.to_lowercase().contains(&word))
 }
 
 fn failed(error: HubError) -> Stop {
@@ -59,12 +57,43 @@ pub fn resolve(models: Vec<&mut PathBuf>, offline: bool) -> Outcome {
 
 /// Returns the file of a model of the hub; `None` if the argument is a path.
 fn file_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
-    let Some(name) = Name::of_path(path).map_err(failed)? else { return Ok(None) };
-    let located = hub(offline)?.locate(&name, fetch).map_err(failed)?;
+    let Some(name) = name_of(path)? else { return Ok(None) };
+    located(&hub(offline)?, &name).map(Some)
+}
+
+/// Returns the model of the hub that an argument names, in full or in short; `None` if it is a path.
+fn name_of(path: &Path) -> Outcome<Option<Name>> {
+    match Name::of_path(path).map_err(failed)? {
+        Some(name) => Ok(Some(name)),
+        None => short::name(path),
+    }
+}
+
+fn located(hub: &Hub, name: &Name) -> Outcome<PathBuf> {
+    let located = hub.locate(name, fetch).map_err(failed)?;
     if let Located::Instead(found, error) = &located {
         say::note(&format!("{error}; {}:{} is in the cache", found.repo, found.tag));
     }
-    Ok(Some(located.into_file()))
+    Ok(located.path().to_owned())
+}
+
+/// Returns the folder of a model of the hub to be converted: that of its safetensors, unless the name has a tag. `None` if the
+/// argument is a path.
+pub fn source_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
+    let Some(mut name) = Name::of_path(path).map_err(failed)? else { return Ok(None) };
+    name.tag.get_or_insert_with(|| SAFETENSORS.to_owned());
+    located(&hub(offline)?, &name).map(Some)
+}
+
+/// Returns a sentence about weights of this size and the memory of this machine.
+fn fits(bytes: u64) -> String {
+    match alight_pages::available_memory().0 {
+        u64::MAX => "this system does not report its memory".to_owned(),
+        available if bytes <= available => {
+            format!("fits in memory: {} available", units::bytes(available))
+        }
+        available => format!("larger than the memory available, {}", units::bytes(available)),
+    }
 }
 
 /// Pulls a model, and shows the progress.
@@ -79,19 +108,24 @@ fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
                     let of = match there {
                         0 => units::bytes(bytes),
                         there => {
-                            format!("{}, of which {} are there", units::bytes(bytes), units::bytes(there))
+                            format!("{}, of which {} are in the cache", units::bytes(bytes), units::bytes(there))
                         }
                     };
-                    say::line(&format!("pulling {}:{} ({of})", name.repo, model.tag()));
+                    let fits = match model.is_safetensors() {
+                        // It is not run, but converted.
+                        true => String::new(),
+                        false => format!("; {}", fits(bytes)),
+                    };
+                    say::line(&format!("pulling {}:{} ({of}{fits})", name.repo, model.tag()));
                 }
                 Event::Waiting { file } => {
                     bar.clear();
-                    say::note(&format!("another process fetches {file}, and is waited for"));
+                    say::note(&format!("waiting for another process that fetches {file}"));
                 }
                 Event::Refetched { file } => {
                     bar.clear();
                     say::note(&format!(
-                        "what was there of {file} is not what the hub has promised; it is fetched again"
+                        "the part of {file} that was fetched earlier does not match the hub's checksum; it is fetched again"
                     ));
                 }
                 Event::Progress { received: now, total: all } => {

@@ -2,29 +2,32 @@
 
 use std::io::{IsTerminal, stdout};
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
-use alight_hub::Name;
-use serde_json::json;
+use alight_hub::{Cached, Hub, HubError, Name, Pulled, SAFETENSORS};
+use serde::{Serialize, Serializer};
 
-use super::{HubArgs, failed, fetch, hub};
+use super::{HubArgs, failed, fetch, hub, offers, suggested};
 use crate::outcome::Outcome;
 use crate::terminal_text::one_line;
 use crate::{output, say};
 
 /// Arguments of `alight pull`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = suggested::before("\
 Examples:
   alight pull bartowski/Llama-3.2-1B-Instruct-GGUF       Q4_K_M, or the nearest
   alight pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0  this quantization
   alight pull USER/REPO:model-Q6_K.gguf                  this file
   alight run \"$(alight pull USER/REPO)\" \"Hello\"          it prints the path
   alight pull --offline USER/REPO                        where it is
+  alight pull --list USER/REPO                           what there is, and what fits in memory here
+  alight pull USER/REPO:safetensors                      the folder that `alight convert` reads
 
-What is there is not fetched again; what has changed on the hub is. Ctrl-C keeps what was received, \
+A file in the cache is fetched again only if it has changed on the hub. Ctrl-C keeps what was received, \
 and the next pull continues from there. Models are where Hugging Face's own tools have them and look for \
 them: in $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub. HF_TOKEN, or `hf auth login`, \
-is for models that not everybody may have; HF_ENDPOINT names another hub; HF_HUB_OFFLINE=1 asks none.")]
+is for models that not everybody may have; HF_ENDPOINT names another hub; HF_HUB_OFFLINE=1 asks none."))]
 pub struct PullArgs {
     /// Models: USER/REPO, USER/REPO:QUANTIZATION, USER/REPO:FILE, or an address of the hub
     #[arg(value_name = "NAME", required = true)]
@@ -33,6 +36,10 @@ pub struct PullArgs {
     /// Branch, tag or commit [default: main]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
+
+    /// List the models of a repository with their sizes, and fetch nothing
+    #[arg(long)]
+    list: bool,
 
     /// A line of JSON for each model, instead of its path
     #[arg(long)]
@@ -54,45 +61,85 @@ pub fn main(args: &PullArgs) -> Outcome {
         });
     }
     for name in names {
-        let (paths, tag, commit, bytes, received) = match hub.find(&name) {
-            Ok(Some(there)) if hub.settings().offline => {
-                (there.paths, there.tag, there.commit, there.bytes, 0)
-            }
-            _ => {
-                let pulled = fetch(&hub, &name).map_err(|error| {
-                    if error.is_unreachable()
-                        && let Ok(Some(there)) = hub.find(&name)
-                    {
-                        let (repo, tag) = (there.repo, there.tag);
-                        say::note(&format!("{repo}:{tag} is in the cache: --offline says where"));
-                    }
-                    failed(error)
-                })?;
-                let tag = pulled.model.tag().to_owned();
-                (pulled.paths, tag, pulled.commit, pulled.bytes, pulled.received)
-            }
-        };
-        let texts: Vec<String> =
-            paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        if args.list {
+            offers::list(&hub, &name, args.json)?;
+            continue;
+        }
+        let ready = pulled(&hub, name)?;
         if args.json {
-            output::json(&json!({
-                "repo": name.repo,
-                "tag": tag,
-                "commit": commit,
-                "path": texts.first(),
-                "files": texts,
-                "bytes": bytes,
-                "received_bytes": received,
-            }))?;
+            output::json(&ready)?;
         } else {
-            let path = texts.first().map_or("", String::as_str);
-            match (stdout().is_terminal(), paths.first()) {
-                (false, Some(path)) => {
-                    output::report([path.as_os_str().as_bytes(), b"\n"].concat())?
-                }
-                _ => output::report(format!("{}\n", one_line(path)))?,
+            // A pipe gets the path as it is, whatever its bytes.
+            match stdout().is_terminal() {
+                false => output::report([ready.path.as_os_str().as_bytes(), b"\n"].concat())?,
+                true => output::report(format!("{}\n", one_line(&ready.path.to_string_lossy())))?,
             }
         }
     }
     Ok(())
+}
+
+/// A model in the cache, as `--json` describes it.
+#[derive(Serialize)]
+struct Ready {
+    repo: String,
+    tag: String,
+    commit: String,
+    /// The path that is opened.
+    #[serde(serialize_with = "as_text")]
+    path: PathBuf,
+    files: Vec<String>,
+    bytes: u64,
+    received_bytes: u64,
+}
+
+fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
+}
+
+impl Ready {
+    fn cached(found: Cached) -> Ready {
+        let (path, files) = (found.path().to_owned(), texts(&found.paths));
+        let Cached { repo, tag, commit, bytes, .. } = found;
+        Ready { repo, tag, commit, path, files, bytes, received_bytes: 0 }
+    }
+
+    fn pulled(repo: String, pulled: Pulled) -> Ready {
+        let (path, files) = (pulled.path().to_owned(), texts(&pulled.paths));
+        let tag = pulled.model.tag().to_owned();
+        let Pulled { commit, bytes, received, .. } = pulled;
+        Ready { repo, tag, commit, path, files, bytes, received_bytes: received }
+    }
+}
+
+fn texts(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
+/// Ensures that a model is in the cache, in the hub's current version unless the hub may not be asked. Of a repository without
+/// GGUF files, it is the model in safetensors.
+fn pulled(hub: &Hub, name: Name) -> Outcome<Ready> {
+    let safetensors = || Name { tag: Some(SAFETENSORS.to_owned()), ..name.clone() };
+    if hub.settings().offline {
+        let found = hub.find(&name).map_err(failed)?;
+        let found = match (found, &name.tag) {
+            (None, None) => hub.find(&safetensors()).map_err(failed)?,
+            (found, _) => found,
+        };
+        return found.map(Ready::cached).ok_or_else(|| failed(hub.not_there(&name)));
+    }
+    let fetched = match fetch(hub, &name) {
+        Err(HubError::NoModels { safetensors: true, .. }) => fetch(hub, &safetensors()),
+        fetched => fetched,
+    };
+    let fetched = fetched.map_err(|error| {
+        if error.is_unreachable()
+            && let Ok(Some(there)) = hub.find(&name)
+        {
+            let (repo, tag) = (there.repo, there.tag);
+            say::note(&format!("{repo}:{tag} is in the cache: --offline says where"));
+        }
+        failed(error)
+    })?;
+    Ok(Ready::pulled(name.repo, fetched))
 }

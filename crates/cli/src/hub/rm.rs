@@ -14,8 +14,8 @@ Examples:
   alight rm USER/REPO         the only one of this repository
   alight rm --all USER/REPO   all of them
 
-Bytes that another file of the repository needs stay. What was received of models that are not \
-complete goes as well.")]
+Bytes that another file of the repository needs are kept. What was received of incomplete models \
+is removed as well.")]
 pub struct RmArgs {
     /// Models, as `alight list` names them
     #[arg(value_name = "NAME", required = true)]
@@ -40,13 +40,13 @@ pub fn main(args: &RmArgs) -> Outcome {
             error => failed(error),
         })?;
         let what = match removed.models.is_empty() {
-            true => format!("what was incomplete of {}", name.repo),
+            true => format!("the incomplete files of {}", name.repo),
             false => removed.models.join(", "),
         };
         say::line(&format!("removed {what}, {}", units::bytes(removed.bytes)));
         if removed.shared > 0 {
             say::note(&format!(
-                "{} stay, which repositories may share; `hf cache prune` removes them",
+                "{} are kept, since other repositories may share them; `hf cache prune` removes them",
                 units::bytes(removed.shared)
             ));
         }

@@ -31,7 +31,11 @@ pub struct Cached {
 
 /// The cached parts of the files that may belong to a model, before any of them was read.
 #[derive(Debug, Default)]
-pub struct AsFound(HashMap<Identity, FileCached>);
+pub struct AsFound {
+    cached: HashMap<Identity, FileCached>,
+    /// The repository of a model of the hub of which only the headers are on this machine, so that nothing of it can be cached.
+    hub: Option<String>,
+}
 
 impl AsFound {
     /// Queries the file at `path`, with the other shards of a split model; or the files in the folder at `path`.
@@ -41,14 +45,30 @@ impl AsFound {
             // A file that cannot be opened is reported when it is read.
             let Ok((file, metadata)) = open_file(&path) else { continue };
             if let Some(cached) = of_file(&file, metadata.len()) {
-                found.0.insert(Identity::from(&metadata), cached);
+                found.cached.insert(Identity::from(&metadata), cached);
             }
         }
         found
     }
 
+    /// The files of a model of the hub, of which only the headers are on this machine.
+    pub fn of_hub(repo: String) -> AsFound {
+        AsFound { hub: Some(repo), ..AsFound::default() }
+    }
+
+    /// Returns the name of a file for people: its path, or its name on the hub.
+    pub fn shown(&self, path: &Path) -> PathBuf {
+        match &self.hub {
+            Some(repo) => {
+                let file = path.file_name().unwrap_or_default().to_string_lossy();
+                format!("hf.co/{repo}:{file}").into()
+            }
+            None => path.to_owned(),
+        }
+    }
+
     fn file(&self, map: &Map) -> Option<&FileCached> {
-        self.0.get(&Identity::from(&map.file().metadata().ok()?))
+        self.cached.get(&Identity::from(&map.file().metadata().ok()?))
     }
 
     /// Returns true if certainly no part of it was cached.
@@ -59,7 +79,11 @@ impl AsFound {
 
     /// Returns the bytes of a range of a file that were cached; `None`: the system does not count them for this user.
     pub fn bytes(&self, map: &Map, range: Range<u64>) -> Option<u64> {
-        if self.was_cold(map) { Some(0) } else { bytes(map, range) }
+        match self.hub {
+            Some(_) => None,
+            None if self.was_cold(map) => Some(0),
+            None => bytes(map, range),
+        }
     }
 
     /// Evicts a file from the page cache again if no part of it was cached before.
@@ -123,7 +147,10 @@ impl Cached {
         found: &AsFound,
     ) -> Cached {
         let maps: Vec<&Map> = maps.into_iter().collect();
-        let now = |map: &Map| of_file(map.file(), map.len() as u64);
+        let now = |map: &Map| match found.hub {
+            Some(_) => None,
+            None => of_file(map.file(), map.len() as u64),
+        };
         let files = maps.iter().map(|map| found.file(map).cloned().or_else(|| now(map)));
         let files: Vec<_> = files.collect();
         let tensor = |(file, ranges): (usize, R)| {

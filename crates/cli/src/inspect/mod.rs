@@ -23,7 +23,7 @@ use alight_formats::Format;
 use alight_pages::Map;
 use anyhow::anyhow;
 
-use crate::hub::HubArgs;
+use crate::hub::{self, Fetched, HubArgs};
 use crate::outcome::{Outcome, Stop, chain};
 use crate::source::{self, Recognised};
 use crate::{output, say};
@@ -44,9 +44,10 @@ Examples:
   alight inspect model.safetensors          a file of another format
   alight inspect *.gguf                     several, one after the other
   alight inspect Llama-3.2-1B/              the model in a folder
+  alight inspect hf.co/USER/REPO:Q4_K_M     one of the hub: only its header is fetched
   alight inspect model.gguf --watch         what is in memory, live
 
-What a file is, is told by its content and not by its name. \
+The content of a file decides what it is, and not its name. \
 Shapes of GGUF and legacy GGML are as these have them, innermost first: a matrix of 3 rows and 5 columns \
 is 5 × 3. Shapes of safetensors and PyTorch are outermost first: 3 × 5. \
 `align` is the largest power of two that a tensor's offset in its file is a multiple of. \
@@ -104,7 +105,10 @@ pub fn main(args: &InspectArgs) -> Outcome {
                 "--watch takes one model, and its seconds after '=': --watch=2".to_owned(),
             ));
         };
-        return watch::main(model, every, args.json);
+        // What is in memory can only be watched of a model that is here.
+        let mut model = model.clone();
+        hub::resolve(vec![&mut model], args.hub.offline)?;
+        return watch::main(&model, every, args.json);
     }
     let show = if args.json { Show::Json } else { Show::Text { tensors: args.tensors } };
     let [model] = args.models.as_slice() else {
@@ -113,7 +117,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
             if i > 0 && !args.json {
                 output::report("\n")?;
             }
-            match one(model, show) {
+            match one(model, args.hub.offline, show) {
                 Err(Stop::Failed(error)) => {
                     say::error(&chain(&error));
                     all = Err(Stop::AlreadyReported);
@@ -123,16 +127,24 @@ pub fn main(args: &InspectArgs) -> Outcome {
         }
         return all;
     };
-    one(model, show)
+    one(model, args.hub.offline, show)
 }
 
-/// Shows one model.
-fn one(model: &Path, show: Show) -> Outcome {
-    // Before any part of it is read.
-    let found = AsFound::of(model);
+/// Shows one model, or the header of one that is on the hub.
+fn one(model: &Path, offline: bool, show: Show) -> Outcome {
+    match hub::header(model, offline)? {
+        Fetched::Path(path) => shown(&path, &AsFound::of(&path), show),
+        Fetched::Header { folder: _folder, path, repo } => {
+            shown(&path, &AsFound::of_hub(repo), show)
+        }
+    }
+}
+
+/// Shows a model, whose files were queried before any part of them was read.
+fn shown(model: &Path, found: &AsFound, show: Show) -> Outcome {
     let source = source::find(model)?;
     if source.format == Format::Gguf {
-        return gguf::main(&source.paths[0], &found, show);
+        return gguf::main(&source.paths[0], found, show);
     }
     if model.is_dir() && source::recognised(model)?.iter().any(|(of, _)| *of == Format::Gguf) {
         say::note(&format!(
@@ -143,13 +155,13 @@ fn one(model: &Path, show: Show) -> Outcome {
     let listing = list(&source)?;
     let mut text = Vec::new();
     match show {
-        Show::Json => listing::json::write(&listing, &found, &mut text)?,
+        Show::Json => listing::json::write(&listing, found, &mut text)?,
         Show::Text { tensors } => {
             let view = View { canvas: Canvas::stdout(), tensors };
-            listing::human::write(&listing, &found, view, &mut text)?;
+            listing::human::write(&listing, found, view, &mut text)?;
         }
     }
-    print(listing.files.iter().map(|file| &file.map), &found, show, &text)
+    print(listing.files.iter().map(|file| &file.map), found, show, &text)
 }
 
 /// Reads a format other than GGUF.

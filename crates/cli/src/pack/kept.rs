@@ -105,7 +105,7 @@ fn make(model: &Path, place: &Path, made: SystemTime, replace: bool) -> Outcome<
     file.set_modified(made).with_context(why)?;
     new.keep();
     say::note(&format!(
-        "packed once into '{}': {}; it is used from now on, and may be removed",
+        "packed once into '{}': {}; it is used from now on, and may be deleted",
         place.display(),
         speed(&packed.volume)
     ));

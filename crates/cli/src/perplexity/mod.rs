@@ -136,7 +136,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
     let shape = Shape { n_chunk, ..shape };
     if shape.n_ctx > model.spec().context {
         say::note(&format!(
-            "the model was trained to look back on {} tokens, not {}",
+            "the model was trained for a context of {} tokens, not {}",
             model.spec().context,
             shape.n_ctx
         ));

@@ -126,7 +126,8 @@ pub fn main(
                 &mut sink,
             );
             let (context, sampling) = (talk.context, talk.sampling);
-            let request = Request { prompt: &prompt, context, sampling, limits, held };
+            let breakers = talk.given.breakers();
+            let request = Request { prompt: &prompt, context, sampling, breakers, limits, held };
             let answer = answer(about, engine, &request, parts, Some(interrupt), &mut phases)?;
             out.end()?;
             if talk.verbose {

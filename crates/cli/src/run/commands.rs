@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::chat::{Chat, Question};
 use super::engine::About;
 use super::held::{Constraint, Holding};
-use super::sampling::{ALL, ONLY_NATIVE, SamplingArgs};
+use super::sampling::{ONLY_NATIVE, SamplingArgs, or_all};
 use crate::interrupt::Interrupt;
 use crate::outcome::Stop;
 use crate::text_input::{self, From};
@@ -234,7 +234,7 @@ fn all_options(talk: &Talk<'_>) -> String {
     let sampling = talk.given.listed(&talk.sampling).into_iter();
     let lines = sampling.chain(own.map(|(name, value, about)| (name.to_owned(), value, about)));
     let lines: Vec<String> =
-        lines.map(|(name, value, about)| format!("{name:<18} {value:<8}  {about}")).collect();
+        lines.map(|(name, value, about)| format!("{name:<20} {value:<8}  {about}")).collect();
     lines.join("\n")
 }
 
@@ -298,28 +298,66 @@ fn schema(talk: &Talk<'_>, text: &str) -> anyhow::Result<Option<Holding>> {
 
 /// Returns the options as text.
 fn options(talk: &Talk<'_>) -> String {
+    let options = talk.sampling;
+    let SamplerOptions { temperature, top_k, top_p, min_p, seed, .. } = options;
+    let SamplerOptions { repeat_penalty, frequency_penalty, presence_penalty, .. } = options;
+    let last_n = or_all(options.repeat_last_n);
+    let (predict, constraint) = (predict(talk), constraint_name(talk));
+    let mut lines = vec![
+        format!(
+            "temp {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}, seed {seed}, predict {predict}"
+        ),
+        format!("repeat-penalty {repeat_penalty}, repeat-last-n {last_n}"),
+        format!("frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty}"),
+    ];
+    lines.extend(further(&options));
+    lines.push(format!("constraint {constraint}"));
+    format!("options  {}", lines.join(&format!(",\n{:9}", "")))
+}
+
+/// Returns the options of the stages that are off by default, if they are on.
+fn further(options: &SamplerOptions) -> Vec<String> {
     let SamplerOptions {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        repeat_penalty,
-        frequency_penalty,
-        presence_penalty,
-        repeat_last_n,
-        seed,
+        dry_multiplier,
+        dry_base,
+        dry_allowed_length,
+        dry_penalty_last_n,
+        xtc_probability,
+        xtc_threshold,
+        top_n_sigma,
+        mirostat,
+        mirostat_tau,
+        mirostat_eta,
+        // `options` shows these.
+        temperature: _,
+        top_k: _,
+        top_p: _,
+        min_p: _,
+        repeat_penalty: _,
+        frequency_penalty: _,
+        presence_penalty: _,
+        repeat_last_n: _,
+        seed: _,
         // No option sets it.
         min_keep: _,
-    } = talk.sampling;
-    let last_n = if repeat_last_n == ALL { "-1".to_owned() } else { repeat_last_n.to_string() };
-    let (predict, constraint) = (predict(talk), constraint_name(talk));
-    format!(
-        "options  temp {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}, seed {seed}, predict {predict},\n\
-         {:9}repeat-penalty {repeat_penalty}, repeat-last-n {last_n},\n\
-         {:9}frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty},\n\
-         {:9}constraint {constraint}",
-        "", "", "",
-    )
+    } = options;
+    let dry = format!(
+        "dry-multiplier {dry_multiplier}, dry-base {dry_base}, dry-allowed-length {dry_allowed_length}, dry-penalty-last-n {}",
+        or_all(*dry_penalty_last_n)
+    );
+    let stages = [
+        (*dry_multiplier > 0.0, dry),
+        (
+            *xtc_probability > 0.0,
+            format!("xtc-probability {xtc_probability}, xtc-threshold {xtc_threshold}"),
+        ),
+        (*top_n_sigma > 0.0, format!("top-nsigma {top_n_sigma}")),
+        (
+            *mirostat > 0,
+            format!("mirostat {mirostat}, mirostat-ent {mirostat_tau}, mirostat-lr {mirostat_eta}"),
+        ),
+    ];
+    stages.into_iter().filter(|(is_on, _)| *is_on).map(|(_, line)| line).collect()
 }
 
 fn predict(talk: &Talk<'_>) -> String {
@@ -348,7 +386,7 @@ fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     let own = talk.file.as_deref() == Some(path);
     if !own && path.symlink_metadata().is_ok() {
         bail!(
-            "'{}' is there already, and not from this conversation: give another name",
+            "'{}' already exists, and was not saved from this conversation: give another name",
             path.display()
         );
     }

@@ -1,39 +1,10 @@
 //! The memory that a run uses: a note beforehand if there is too little, and a line in the statistics.
 
-use alight_model::spec::ModelSpec;
 use alight_model::{KvType, Model};
 use rusage::Memory;
-use serde::Serialize;
 
+use crate::needs::Held;
 use crate::{say, units};
-
-/// The memory that a model and a conversation hold, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Held {
-    /// Mapped files.
-    pub mapped: u64,
-    /// Keys, values and states of the given positions.
-    pub keys_and_values: u64,
-}
-
-impl Held {
-    /// Returns the memory for this number of positions. Layers with a sliding window may hold less.
-    pub fn of(model: &Model, positions: usize, cache: KvType) -> Held {
-        Held { mapped: model.file_bytes(), keys_and_values: stored(model.spec(), positions, cache) }
-    }
-}
-
-/// Returns the bytes of keys, values and states.
-fn stored(spec: &ModelSpec, positions: usize, cache: KvType) -> u64 {
-    let halves: usize = spec.stored_per_position().sum();
-    let position = match cache {
-        KvType::F16 => halves,
-        // 32 bytes and a two-byte scale for 32 values of two bytes.
-        KvType::Q8_0 => halves * 34 / 64,
-    };
-    let states: usize = spec.states().sum();
-    (positions as u64).saturating_mul(position as u64).saturating_add(states as u64)
-}
 
 /// Prints a note if a model and a whole context need more memory than is available.
 pub fn note(model: &Model, context: usize, cache: KvType) {
@@ -50,7 +21,7 @@ pub fn note(model: &Model, context: usize, cache: KvType) {
 /// Returns the note if `held` is more than `available`; the advice depends on which part is too large.
 fn too_much(held: Held, context: usize, available: u64) -> Option<String> {
     let Held { mapped, keys_and_values } = held;
-    let needed = mapped.saturating_add(keys_and_values);
+    let needed = held.all();
     if needed <= available {
         return None;
     }

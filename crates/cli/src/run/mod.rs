@@ -23,12 +23,13 @@ use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
+use clap::ArgMatches;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches};
 use rusage::Phases;
 
 use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
+use crate::hub::suggested;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -36,7 +37,7 @@ use crate::output::{self, Stream};
 use crate::pack::KeepArgs;
 use crate::prompt_cache::CacheArgs;
 use crate::template::TemplateArgs;
-use crate::{folders, say, source};
+use crate::{folders, say, short_help, source};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, EngineKind, Jax, Native, Request};
 use held::{HeldArgs, Holding};
@@ -46,8 +47,7 @@ use sampling::SamplingArgs;
 
 /// Arguments of `alight run`.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("no_thinking", |arg| arg.help(HIDE).conflicts_with("raw")), mut_args = in_short, after_help = "\
-`--help` has all options, and examples.", after_long_help = "\
+#[command(mut_arg("no_thinking", |arg| arg.help(HIDE).conflicts_with("raw")), mut_args = short_help::only(SHORT), after_help = short_help::END, after_long_help = suggested::before("\
 Examples:
   alight run model.gguf \"Why is the sky blue?\"
   alight run model.gguf                           a chat; Ctrl-D leaves it
@@ -69,14 +69,15 @@ of it between <think> and </think>, whichever marks the model writes, and then t
 
 The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.
 
-Options that you always want have their place in ~/.config/alight/config.toml: see `alight --help`.")]
+Options for every run go into ~/.config/alight/config.toml: see `alight --help`."))]
 pub struct RunArgs {
-    /// The model: a .gguf file, or a folder with one model in it
+    /// The model: a .gguf file, a folder with one model in it, or hf.co/USER/REPO
     ///
-    /// Of a split model, its first shard.
+    /// Of a split model, its first shard. Of a fetched model of the hub, a part of its name is enough, if no other model's name
+    /// contains it.
     model: PathBuf,
 
-    /// What to answer; without it, a chat; `-` reads standard input
+    /// The prompt; without it, a chat; `-` reads standard input
     #[arg(allow_hyphen_values = false)]
     prompt: Option<String>,
 
@@ -99,7 +100,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", visible_alias = "system-prompt", conflicts_with = "raw")]
     system: Option<String>,
 
-    /// Give the prompt to the model as it is, without the chat template
+    /// Use the prompt as it is, without the chat template
     #[arg(long, conflicts_with_all = ["chat_template_file", "chat_template_kwargs"])]
     raw: bool,
 
@@ -135,7 +136,7 @@ pub struct RunArgs {
     #[command(flatten)]
     limits: LimitArgs,
 
-    /// End the answer where the model writes this text, which is left out; may be given several times
+    /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", visible_alias = "reverse-prompt", action = clap::ArgAction::Append,
           allow_hyphen_values = true)]
     stop: Vec<String>,
@@ -163,15 +164,18 @@ pub struct RunArgs {
 const HIDE: &str =
     "Hide the model's thinking, and turn it off where the chat template has a switch for it";
 
-/// The options that `-h` shows; the others are hidden there.
-const SHORT: [&str; 9] =
-    ["model", "prompt", "file", "system", "stats", "predict", "ctx_size", "threads", "temp"];
-
-/// Hides an argument from `-h`, which fits a screen, unless it is one of `SHORT`.
-fn in_short(argument: Arg) -> Arg {
-    let shown = SHORT.iter().any(|id| argument.get_id() == id);
-    argument.hide_short_help(!shown)
-}
+/// The options that `-h` shows.
+const SHORT: short_help::Shown = &[
+    ("model", None),
+    ("prompt", None),
+    ("file", None),
+    ("system", None),
+    ("stats", None),
+    ("predict", None),
+    ("ctx_size", None),
+    ("threads", None),
+    ("temp", None),
+];
 
 /// Runs the command. `given` are the arguments of the command line, `started` the time at which the process began.
 pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
@@ -220,7 +224,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             front.held = asked.map(|asked| asked.held(about.vocabulary)).transpose()?;
             if about.context > trained {
                 say::note(&format!(
-                    "the model was trained to look back on {trained} tokens, not more"
+                    "the model was trained for a context of {trained} tokens: beyond it, answers get worse"
                 ));
             }
             let draft = ManuallyDrop::new(args.drafts.model(&args.engine)?);
@@ -231,7 +235,12 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 about.max_context = about.context;
             }
             memory::note(model, about.context, args.engine.cache_type());
-            let mut engine = Native::new(model, about.max_context, sampling, &args.engine)?;
+            let mut engine = Native::new(
+                model,
+                about.max_context,
+                (sampling, args.sampling.breakers()),
+                &args.engine,
+            )?;
             engine.keep_prompts(args.cache.folder()?);
             match &*draft {
                 Some(draft) => engine.draft_with(draft)?,
@@ -370,7 +379,8 @@ impl Front<'_> {
             &mut sink,
         );
         let context = about.context;
-        let request = Request { prompt, context, sampling, limits, held };
+        let breakers = args.sampling.breakers();
+        let request = Request { prompt, context, sampling, breakers, limits, held };
         let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;

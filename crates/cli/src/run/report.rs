@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use super::answer::{ANSWER, Answer};
 use super::engine::{Description, Load};
-use super::memory::{self, Held};
+use super::memory;
+use crate::needs::Held;
 use crate::{explain_load, output, phases, say, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::num::ParseIntError;
 
-use alight_model::SamplerOptions;
+use alight_chat::body::options::BREAKERS;
+use alight_model::{SamplerOptions, SamplerStages, StageError};
 use anyhow::bail;
 use clap::builder::Resettable;
 use clap::{Arg, Args, Command, FromArgMatches};
@@ -50,6 +51,60 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = DEFAULTS.repeat_last_n, value_parser = last_n)]
     repeat_last_n: usize,
 
+    /// DRY: make a token that would continue a repetition less likely by this, times a power of --dry-base; 0 does not
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.dry_multiplier, value_parser = number("dry_multiplier"))]
+    dry_multiplier: f32,
+
+    /// DRY: base of the power, whose exponent is the length of the repetition beyond --dry-allowed-length
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.dry_base, value_parser = number("dry_base"))]
+    dry_base: f32,
+
+    /// DRY: do nothing about repetitions shorter than N tokens
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.dry_allowed_length)]
+    dry_allowed_length: usize,
+
+    /// DRY: how many tokens are searched for repetitions; 0 none, -1 all
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.dry_penalty_last_n, value_parser = last_n)]
+    dry_penalty_last_n: usize,
+
+    /// DRY: no repetition goes beyond this text; again for another; 'none' for none [default: line breaks, ':', '"' and '*']
+    #[arg(long, value_name = "TEXT", value_parser = breaker)]
+    dry_sequence_breaker: Option<Vec<String>>,
+
+    /// XTC: how often all likely tokens but the least likely of them are left out; 0 never
+    #[arg(long, value_name = "P", default_value_t = DEFAULTS.xtc_probability, value_parser = number("xtc_probability"))]
+    xtc_probability: f32,
+
+    /// XTC: from this probability on a token is likely; above 0.5, none is left out
+    #[arg(long, value_name = "P", default_value_t = DEFAULTS.xtc_threshold, value_parser = number("xtc_threshold"))]
+    xtc_threshold: f32,
+
+    /// Keep the tokens whose logits are at most N standard deviations below the greatest; 0 or less keeps all
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.top_n_sigma, value_parser = number("top_n_sigma"),
+          visible_alias = "top-n-sigma")]
+    top_nsigma: f32,
+
+    /// Draw with Mirostat 1 or 2, in place of penalties, top-nsigma, top-k, top-p, min-p and XTC; 0 does not
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.mirostat, value_parser = mirostat)]
+    mirostat: usize,
+
+    /// Mirostat: how fast it learns
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.mirostat_eta, value_parser = number("mirostat_eta"))]
+    mirostat_lr: f32,
+
+    /// Mirostat: mean surprise of a token to aim at, in bits
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.mirostat_tau, value_parser = number("mirostat_tau"))]
+    mirostat_ent: f32,
+
+    /// Turn off all stages but these, by their names, with ';' between them [possible: penalties, dry, top_n_sigma, top_k, top_p, min_p, xtc,
+    /// temperature, always in this order]
+    #[arg(long, value_name = "NAMES", value_parser = stages)]
+    samplers: Option<SamplerStages>,
+
+    /// As --samplers, with a letter for each of them: e, d, s, k, p, m, x, t
+    #[arg(long, value_name = "LETTERS", value_parser = stage_letters, visible_alias = "sampling-seq", overrides_with = "samplers")]
+    sampler_seq: Option<SamplerStages>,
+
     /// Seed of the random choices: the same seed gives the same answer [default: random]
     #[arg(short = 's', long, value_name = "N",
           value_parser = clap::value_parser!(i64).range(-1..))]
@@ -60,11 +115,24 @@ pub struct SamplingArgs {
 pub const ALL: usize = i32::MAX as usize;
 
 /// Options that only the engine of this program has, by the ids of the arguments.
-pub const ONLY_NATIVE: [&str; 6] = [
+pub const ONLY_NATIVE: [&str; 19] = [
     "repeat_penalty",
     "frequency_penalty",
     "presence_penalty",
     "repeat_last_n",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breaker",
+    "xtc_probability",
+    "xtc_threshold",
+    "top_nsigma",
+    "mirostat",
+    "mirostat_lr",
+    "mirostat_ent",
+    "samplers",
+    "sampler_seq",
     "speculate",
     "draft",
 ];
@@ -103,25 +171,58 @@ impl SamplingArgs {
             let (name, help) = (option.get_long()?.to_owned(), option.get_help()?.to_string());
             let field = match name.as_str() {
                 "temp" => "temperature".to_owned(),
+                "top-nsigma" => "top_n_sigma".to_owned(),
+                "mirostat-lr" => "mirostat_eta".to_owned(),
+                "mirostat-ent" => "mirostat_tau".to_owned(),
                 name => name.replace('-', "_"),
             };
             let number = SamplerOptions::NUMBERS.iter().find(|number| number.name == field);
-            let value = match (number, name.as_str()) {
-                (Some(number), _) => (number.get)(options).to_string(),
-                (None, "top-k") => options.top_k.to_string(),
-                (None, "repeat-last-n") if options.repeat_last_n == ALL => "-1".to_owned(),
-                (None, "repeat-last-n") => options.repeat_last_n.to_string(),
-                (None, "seed") => options.seed.to_string(),
-                (None, _) => return None,
+            let number = number.map(|number| (number.get)(options).to_string());
+            let count = || SamplerOptions::COUNTS.iter().find(|count| count.name == field);
+            let value = match name.as_str() {
+                "seed" => options.seed.to_string(),
+                "dry-sequence-breaker" => self.breakers_in_words(),
+                "samplers" | "sampler-seq" => self.stages_in_words(),
+                _ => number.or_else(|| count().map(|count| or_all((count.get)(options))))?,
             };
             Some((name, value, help))
         };
         command.get_arguments().filter_map(of).collect()
     }
 
+    /// Returns the texts that break sequences for DRY, if they are not the usual ones.
+    pub fn breakers(&self) -> Option<&[String]> {
+        let given = self.dry_sequence_breaker.as_deref()?;
+        // 'none' drops those before it, as in llama.cpp.
+        let from = given.iter().rposition(|text| text == "none").map_or(0, |at| at + 1);
+        Some(&given[from..])
+    }
+
+    /// Returns the texts that break sequences, as text.
+    fn breakers_in_words(&self) -> String {
+        match self.breakers() {
+            None => "usual".to_owned(),
+            Some([]) => "none".to_owned(),
+            Some(texts) => format!("{texts:?}"),
+        }
+    }
+
+    /// Returns the stages that are on, as text.
+    fn stages_in_words(&self) -> String {
+        match self.stages() {
+            None => "all".to_owned(),
+            Some(stages) => stages.names().collect::<Vec<_>>().join(";"),
+        }
+    }
+
+    fn stages(&self) -> Option<SamplerStages> {
+        self.sampler_seq.or(self.samplers)
+    }
+
     /// Returns true if tokens are drawn, and differently in each run.
     pub fn are_random(&self) -> bool {
-        self.temp > 0.0 && self.seed.is_none_or(|seed| seed < 0)
+        // XTC draws whether it leaves tokens out, at any temperature.
+        (self.temp > 0.0 || self.xtc_probability > 0.0) && self.seed.is_none_or(|seed| seed < 0)
     }
 
     /// Returns the sampler's options. A seed of -1, or none, is replaced by one that differs in each run.
@@ -140,7 +241,7 @@ impl SamplingArgs {
     }
 
     fn options_or_seed(&self, seed: impl Fn() -> u64) -> SamplerOptions {
-        SamplerOptions {
+        let mut options = SamplerOptions {
             temperature: self.temp,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -149,10 +250,51 @@ impl SamplingArgs {
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             repeat_last_n: self.repeat_last_n,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_penalty_last_n: self.dry_penalty_last_n,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            top_n_sigma: self.top_nsigma,
+            mirostat: self.mirostat,
+            mirostat_tau: self.mirostat_ent,
+            mirostat_eta: self.mirostat_lr,
             seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(seed),
-            ..SamplerOptions::DEFAULT
+            min_keep: DEFAULTS.min_keep,
+        };
+        if let Some(stages) = self.stages() {
+            stages.keep(&mut options);
         }
+        options
     }
+}
+
+/// A number of tokens, as text.
+pub fn or_all(n: usize) -> String {
+    if n == ALL { "-1".to_owned() } else { n.to_string() }
+}
+
+fn mirostat(text: &str) -> Result<usize, String> {
+    let mirostat = SamplerOptions::count("mirostat");
+    let read = text.parse::<i64>().ok().and_then(|n| mirostat.read(n.into()));
+    read.ok_or_else(|| format!("expected {}", mirostat.expected()))
+}
+
+fn breaker(text: &str) -> Result<String, String> {
+    let (_, longest) = BREAKERS;
+    match text.len() {
+        1.. if text.len() <= longest => Ok(text.to_owned()),
+        n => Err(format!("it has {n} bytes, expected 1 to {longest}")),
+    }
+}
+
+fn stages(text: &str) -> Result<SamplerStages, StageError> {
+    SamplerStages::of_names(text.split(';').map(str::trim).filter(|name| !name.is_empty()))
+}
+
+fn stage_letters(text: &str) -> Result<SamplerStages, StageError> {
+    SamplerStages::of_letters(text)
 }
 
 fn top_k(text: &str) -> Result<usize, ParseIntError> {
@@ -199,6 +341,28 @@ mod tests {
             args.options(),
             SamplerOptions { temperature: 0.25, presence_penalty: -1.0, ..before }
         );
+        args.change("mirostat-ent", "2.5").unwrap();
+        args.change("top-n-sigma", "1.5").unwrap();
+        let options = args.options();
+        assert_eq!((options.mirostat_tau, options.top_n_sigma), (2.5, 1.5));
+        assert_eq!(args.breakers(), None);
+        args.change("dry-sequence-breaker", "a b").unwrap();
+        assert_eq!(args.breakers(), Some(&["a b".to_owned()][..]));
+        args.change("dry-sequence-breaker", "none").unwrap();
+        assert_eq!(args.breakers(), Some(&[][..]));
+        let listed = args.listed(&options);
+        let value = |name: &str| listed.iter().find(|one| one.0 == name).map(|one| one.1.as_str());
+        assert_eq!(value("dry-sequence-breaker"), Some("none"));
+        assert_eq!((value("mirostat-ent"), value("top-nsigma")), (Some("2.5"), Some("1.5")));
+        assert_eq!((value("samplers"), value("dry-allowed-length")), (Some("all"), Some("2")));
+        args.change("samplers", "top_k;temperature").unwrap();
+        assert_eq!((args.options().top_k, args.options().top_p), (7, 1.0));
+        assert_eq!(
+            args.listed(&options).iter().filter(|one| one.1 == "top_k;temperature").count(),
+            2
+        );
+        args.change("sampler-seq", "edskypmxt").unwrap();
+        assert_eq!(args.options().top_p, before.top_p);
         // The values that llama.cpp uses.
         args.change("top-k", "-1").unwrap();
         args.change("repeat-last-n", "-1").unwrap();
@@ -210,6 +374,11 @@ mod tests {
             ("top-p", "2", "0 to 1"),
             ("top-k", "3.5", "expected a whole number"),
             ("repeat-last-n", "-2", "expected -1 or more"),
+            ("mirostat", "3", "from 0 to 2"),
+            ("dry-base", "0.5", "not below 1"),
+            ("dry-sequence-breaker", &"a".repeat(41), "expected 1 to 40"),
+            ("samplers", "temperature;top_k", "top_k comes after temperature"),
+            ("sampler-seq", "z", "there is no stage"),
         ] {
             let error = args.change(name, value).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

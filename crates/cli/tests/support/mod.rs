@@ -2,6 +2,9 @@
 
 #[path = "../../../hub/tests/support/mod.rs"]
 pub mod fake_hub;
+#[path = "../../../convert/tests/folders/mod.rs"]
+#[allow(dead_code)] // some of it is for the tests of convert alone
+pub mod folders;
 #[path = "../../src/bench/experts/group.rs"]
 pub mod group;
 #[cfg(target_os = "linux")]

@@ -62,7 +62,7 @@ pub(crate) fn read(
         .collect())
 }
 
-/// Returns GGUF's name of a safetensors type.
+/// Returns GGUF's name of a safetensors type that weights have.
 fn gguf_type(dtype: safetensors::Dtype) -> Option<GgmlType> {
     use safetensors::Dtype;
     Some(match dtype {
@@ -70,10 +70,7 @@ fn gguf_type(dtype: safetensors::Dtype) -> Option<GgmlType> {
         Dtype::BF16 => GgmlType::BF16,
         Dtype::F32 => GgmlType::F32,
         Dtype::F64 => GgmlType::F64,
-        Dtype::I8 => GgmlType::I8,
-        Dtype::I16 => GgmlType::I16,
-        Dtype::I32 => GgmlType::I32,
-        Dtype::I64 => GgmlType::I64,
+        // Integers are the codes of another quantisation, whose scales are elsewhere.
         _ => return None,
     })
 }

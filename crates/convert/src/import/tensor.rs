@@ -12,7 +12,7 @@ use crate::write::{Change, Elements};
 pub(crate) struct Tensor {
     /// Its name.
     pub(crate) name: String,
-    /// Its GGUF type; `None` if GGUF has none.
+    /// Its GGUF type; `None` if weights in GGUF have no such type.
     pub(crate) ty: Option<GgmlType>,
     /// Its type, by the file's own name.
     pub(crate) dtype: &'static str,
@@ -38,7 +38,7 @@ impl Tensor {
     /// Returns the type of its elements.
     ///
     /// # Errors
-    /// GGUF has no such type.
+    /// Weights in GGUF have no such type.
     pub(crate) fn elements(&self, maps: &[Map]) -> Result<Elements, ConvertError> {
         self.ty.map(Elements::Gguf).ok_or_else(|| ConvertError::Dtype {
             path: maps.get(self.file).map(|map| map.path().to_owned()).unwrap_or_default(),

@@ -76,17 +76,14 @@ pub(crate) fn index_files(path: &Path, bytes: &[u8]) -> Result<Vec<String>, Conv
     }
 }
 
-/// Returns GGUF's name of a torch type.
+/// Returns GGUF's name of a torch type that weights have.
 fn gguf_type(dtype: TorchDtype) -> Option<GgmlType> {
     Some(match dtype {
         TorchDtype::F16 => GgmlType::F16,
         TorchDtype::BF16 => GgmlType::BF16,
         TorchDtype::F32 => GgmlType::F32,
         TorchDtype::F64 => GgmlType::F64,
-        TorchDtype::I8 => GgmlType::I8,
-        TorchDtype::I16 => GgmlType::I16,
-        TorchDtype::I32 => GgmlType::I32,
-        TorchDtype::I64 => GgmlType::I64,
+        // As in safetensors.
         _ => return None,
     })
 }

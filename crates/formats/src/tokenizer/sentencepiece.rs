@@ -224,7 +224,9 @@ fn check(model: &mut SentencePiece<'_>, names: &Names<'_>) -> Result<(), E> {
     } else if !model.byte_fallback && bytes.contains(&true) {
         "some tokens are bytes (type 6), but byte_fallback is not set"
     } else if !model.escape_whitespaces {
-        "escape_whitespaces is not set: such a model is not supported, for GGUF cannot say it"
+        "escape_whitespaces is not set, which GGUF cannot express: such a model is not supported"
+    } else if model.space_after {
+        "treat_whitespace_as_suffix is set, which GGUF cannot express: such a model is not supported"
     } else {
         ""
     };
@@ -264,10 +266,6 @@ impl<'a> SentencePiece<'a> {
                  which GGUF files of this kind cannot say"
                     .into(),
             );
-        }
-        if self.space_after {
-            let note = "the tokenizer has spaces after words, not before: what GGUF cannot say";
-            notes.push(note.into());
         }
         let tokens = (0..).zip(&self.pieces).map(|(id, piece)| {
             let Piece { text, score, ty } = *piece;

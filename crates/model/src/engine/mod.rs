@@ -4,7 +4,9 @@
 mod active;
 mod draft;
 mod drafter;
+mod dry;
 mod generate;
+mod history;
 mod logprobs;
 mod lookup;
 mod mtp;
@@ -21,10 +23,11 @@ mod scheduler;
 mod sequence;
 mod session;
 mod speculate;
+mod stages;
 
 pub use self::generate::{Finish, GenerateOptions, Generated, generate, generate_constrained};
 pub use self::logprobs::Logprobs;
-pub use self::options::{Numbers, OptionError, SamplerNumber, context};
+pub use self::options::{Numbers, OptionError, SamplerCount, SamplerNumber, context};
 pub use self::outputs::DraftCounts;
 pub use self::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, to_unit_length};
 pub use self::runner::{MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Restored};
@@ -32,3 +35,4 @@ pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::scheduler::{Engine, EngineOptions};
 pub use self::session::{Session, SessionOptions};
 pub use self::speculate::Speculate;
+pub use self::stages::{SamplerStages, StageError};

@@ -16,6 +16,8 @@ pub enum Numbers {
     NotBelowZero,
     /// Above 0.
     AboveZero,
+    /// At least 1.
+    NotBelowOne,
     /// From 0 to 1.
     Fraction,
 }
@@ -28,6 +30,7 @@ impl Numbers {
                 Numbers::Any => true,
                 Numbers::NotBelowZero => x >= 0.0,
                 Numbers::AboveZero => x > 0.0,
+                Numbers::NotBelowOne => x >= 1.0,
                 Numbers::Fraction => (0.0..=1.0).contains(&x),
             }
     }
@@ -38,6 +41,7 @@ impl Numbers {
             Numbers::Any => "a number",
             Numbers::NotBelowZero => "a number not below 0",
             Numbers::AboveZero => "a number above 0",
+            Numbers::NotBelowOne => "a number not below 1",
             Numbers::Fraction => "a number from 0 to 1",
         }
     }
@@ -70,7 +74,97 @@ pub struct SamplerNumber {
     pub set: fn(&mut SamplerOptions, f32),
 }
 
+/// A sampling option that is a whole number.
+#[derive(Clone, Copy, Debug)]
+pub struct SamplerCount {
+    /// The name of its field, which is also its name in requests and in Python.
+    pub name: &'static str,
+    /// The greatest number that it accepts.
+    pub most: usize,
+    /// What −1 stands for, if it accepts that.
+    pub all: Option<usize>,
+    /// Reads it.
+    pub get: fn(&SamplerOptions) -> usize,
+    /// Changes it.
+    pub set: fn(&mut SamplerOptions, usize),
+}
+
+impl SamplerCount {
+    /// Returns the number that `n` stands for, if the option accepts it.
+    pub fn read(&self, n: i128) -> Option<usize> {
+        match n {
+            -1 => self.all,
+            n => usize::try_from(n).ok().filter(|n| *n <= self.most),
+        }
+    }
+
+    /// The expectation, as text for the user.
+    pub fn expected(&self) -> String {
+        let minus_one = if self.all.is_some() { ", or -1" } else { "" };
+        match self.most {
+            usize::MAX => format!("a whole number, not below 0{minus_one}"),
+            most => format!("a whole number from 0 to {most}{minus_one}"),
+        }
+    }
+}
+
 impl SamplerOptions {
+    /// Every option that is a whole number, except for the seed; like [`NUMBERS`](Self::NUMBERS), a new one needs a field, its use in the sampler,
+    /// and an entry here.
+    pub const COUNTS: [SamplerCount; 6] = [
+        SamplerCount {
+            name: "top_k",
+            most: usize::MAX,
+            all: Some(0),
+            get: |options| options.top_k,
+            set: |options, n| options.top_k = n,
+        },
+        SamplerCount {
+            name: "min_keep",
+            most: usize::MAX,
+            all: None,
+            get: |options| options.min_keep,
+            set: |options, n| options.min_keep = n,
+        },
+        SamplerCount {
+            name: "repeat_last_n",
+            most: usize::MAX,
+            all: Some(usize::MAX),
+            get: |options| options.repeat_last_n,
+            set: |options, n| options.repeat_last_n = n,
+        },
+        SamplerCount {
+            name: "dry_allowed_length",
+            most: usize::MAX,
+            all: None,
+            get: |options| options.dry_allowed_length,
+            set: |options, n| options.dry_allowed_length = n,
+        },
+        SamplerCount {
+            name: "dry_penalty_last_n",
+            most: usize::MAX,
+            all: Some(usize::MAX),
+            get: |options| options.dry_penalty_last_n,
+            set: |options, n| options.dry_penalty_last_n = n,
+        },
+        SamplerCount {
+            name: "mirostat",
+            most: 2,
+            all: None,
+            get: |options| options.mirostat,
+            set: |options, n| options.mirostat = n,
+        },
+    ];
+
+    /// The whole number of this name.
+    ///
+    /// # Panics
+    /// If there is no option of that name.
+    pub fn count(name: &str) -> &'static SamplerCount {
+        const COUNTS: &[SamplerCount] = &SamplerOptions::COUNTS;
+        COUNTS.iter().find(|count| count.name == name).expect("an option of that name")
+    }
+
     /// Checks that the option values are accepted.
     ///
     /// # Errors
@@ -87,7 +181,7 @@ impl SamplerOptions {
 
     /// Every numeric option, in the order of the documentation. A new one needs a field, its use in the sampler, and an entry here: the fields of
     /// requests, Python's arguments, checks and lists follow.
-    pub const NUMBERS: [SamplerNumber; 6] = [
+    pub const NUMBERS: [SamplerNumber; 13] = [
         SamplerNumber {
             name: "temperature",
             also: &[],
@@ -129,6 +223,55 @@ impl SamplerOptions {
             numbers: Numbers::Any,
             get: |options| options.presence_penalty,
             set: |options, x| options.presence_penalty = x,
+        },
+        SamplerNumber {
+            name: "dry_multiplier",
+            also: &[],
+            numbers: Numbers::NotBelowZero,
+            get: |options| options.dry_multiplier,
+            set: |options, x| options.dry_multiplier = x,
+        },
+        SamplerNumber {
+            name: "dry_base",
+            also: &[],
+            numbers: Numbers::NotBelowOne,
+            get: |options| options.dry_base,
+            set: |options, x| options.dry_base = x,
+        },
+        SamplerNumber {
+            name: "xtc_probability",
+            also: &[],
+            numbers: Numbers::Fraction,
+            get: |options| options.xtc_probability,
+            set: |options, x| options.xtc_probability = x,
+        },
+        SamplerNumber {
+            name: "xtc_threshold",
+            also: &[],
+            numbers: Numbers::Fraction,
+            get: |options| options.xtc_threshold,
+            set: |options, x| options.xtc_threshold = x,
+        },
+        SamplerNumber {
+            name: "top_n_sigma",
+            also: &[],
+            numbers: Numbers::Any,
+            get: |options| options.top_n_sigma,
+            set: |options, x| options.top_n_sigma = x,
+        },
+        SamplerNumber {
+            name: "mirostat_tau",
+            also: &[],
+            numbers: Numbers::NotBelowZero,
+            get: |options| options.mirostat_tau,
+            set: |options, x| options.mirostat_tau = x,
+        },
+        SamplerNumber {
+            name: "mirostat_eta",
+            also: &[],
+            numbers: Numbers::NotBelowZero,
+            get: |options| options.mirostat_eta,
+            set: |options, x| options.mirostat_eta = x,
         },
     ];
 
@@ -189,8 +332,29 @@ mod tests {
                 SamplerOptions { presence_penalty: f32::INFINITY, ..SamplerOptions::default() },
                 "presence_penalty is inf, expected a number",
             ),
+            (
+                SamplerOptions { dry_base: 0.5, ..SamplerOptions::default() },
+                "dry_base is 0.5, expected a number not below 1",
+            ),
         ] {
             assert_eq!(options.check().map_err(|e| e.to_string()), Err(message.to_owned()));
+        }
+    }
+
+    #[test]
+    fn whole_numbers_have_a_greatest_and_some_have_minus_one() {
+        let read = |name, n| SamplerOptions::count(name).read(n);
+        assert_eq!(
+            (read("mirostat", 2), read("mirostat", 3), read("mirostat", -1)),
+            (Some(2), None, None)
+        );
+        assert_eq!((read("top_k", -1), read("repeat_last_n", -1)), (Some(0), Some(usize::MAX)));
+        assert_eq!((read("dry_penalty_last_n", -2), read("min_keep", 1 << 100)), (None, None));
+        assert_eq!(SamplerOptions::count("mirostat").expected(), "a whole number from 0 to 2");
+        for count in &SamplerOptions::COUNTS {
+            let mut options = SamplerOptions::default();
+            (count.set)(&mut options, 2);
+            assert_eq!((count.get)(&options), 2, "{}", count.name);
         }
     }
 

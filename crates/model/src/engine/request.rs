@@ -15,6 +15,8 @@ pub struct Request {
     pub sampling: SamplerOptions,
     /// Biases added to the logits of tokens before sampling, by token. Several entries for a token are summed.
     pub logit_bias: Vec<(u32, f32)>,
+    /// Texts that break sequences for DRY; `None`: [`SamplerOptions::DRY_SEQUENCE_BREAKERS`].
+    pub dry_sequence_breakers: Option<Vec<String>>,
     /// Maximum number of tokens to generate.
     pub max_tokens: usize,
     /// Continue after an end-of-generation token, and hand it out like any other.

@@ -21,7 +21,6 @@ use crate::parts::buffers::Buffers;
 use crate::positions::POSITIONS;
 use crate::prompts::{FoundPrompt, IgnoredPrompt, Key, PromptFolder, Rounding};
 use crate::store::Seen;
-use crate::weights::not_finite;
 
 /// Maximum number of tokens that are computed together.
 pub const MAX_BATCH: usize = 4096;
@@ -443,6 +442,6 @@ pub(super) fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<
         return Ok(());
     }
     let path = model.files().next().map(Into::into).unwrap_or_default();
-    let weight = not_finite(model.store().maps().iter().map(|map| &**map));
+    let weight = model.first_not_finite();
     Err(ModelError::NotNumbers { path, position, weight })
 }

@@ -6,11 +6,13 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 use alight_pages::slots::Slots;
+use alight_text::SequenceBreakers;
 
 use super::active::{ActiveRequest, salt};
 use super::drafter::Drafter;
@@ -125,6 +127,8 @@ pub struct Engine<'m> {
     asked: Vec<usize>,
     /// The number of those rows. Rows that are requested for their own sake (all logits, hidden states) come after them.
     asked_rows: usize,
+    /// The texts that broke sequences for the last request with DRY, and their tokens: finding these takes a search in all tokens.
+    breakers: Option<(Option<Vec<String>>, Arc<SequenceBreakers>)>,
 }
 
 impl<'m> Engine<'m> {
@@ -168,6 +172,7 @@ impl<'m> Engine<'m> {
             order: Vec::with_capacity(sequences),
             asked: Vec::with_capacity(sequences),
             asked_rows: 0,
+            breakers: None,
         })
     }
 
@@ -377,11 +382,13 @@ impl<'m> Engine<'m> {
             proposer.begin_sequence(!request.wants_embedding());
         }
         let sampler = Sampler::new(request.sampling, model.tokenizer().vocab_size());
+        let sampler =
+            sampler.with_bias(&request.logit_bias).with_breakers(self.breakers_of(&request));
         let hidden = if request.wants_embedding() { model.spec().hidden_size } else { 0 };
         ActiveRequest {
             id,
             constraint,
-            sampler: sampler.with_bias(&request.logit_bias),
+            sampler,
             generated: 0,
             embedding: vec![0.0; hidden],
             salt: salt(&request.salt, sequence.is_long()),
@@ -392,6 +399,21 @@ impl<'m> Engine<'m> {
             marks: Vec::new(),
             sequence,
             request,
+        }
+    }
+
+    /// Returns the tokens that break sequences for DRY.
+    fn breakers_of(&mut self, request: &Request) -> Arc<SequenceBreakers> {
+        let texts = &request.dry_sequence_breakers;
+        match &self.breakers {
+            _ if !request.sampling.has_dry() => Arc::default(),
+            Some((known, found)) if known == texts => Arc::clone(found),
+            _ => {
+                let tokenizer = self.runner.model.tokenizer();
+                let found = request.sampling.breakers(tokenizer, texts.as_deref());
+                self.breakers = Some((texts.clone(), Arc::clone(&found)));
+                found
+            }
         }
     }
 

@@ -44,9 +44,14 @@ pub(crate) fn rope_with(
     }
     let positive = |key, range| keys.float(key, range, "a positive number");
     let base = keys.float("rope.freq_base", 1.0..1e30, "from 1 to 1e30")?.unwrap_or(10_000.0);
-    let factor = match positive("rope.scaling.factor", 1e-6..1e9)? {
+    // 0 stands for no scaling: some converters write it.
+    let factor = |key| match keys.get::<f32>(key)? {
+        Some(0.0) => Ok(Some(1.0)),
+        _ => positive(key, 1e-6..1e9),
+    };
+    let factor = match factor("rope.scaling.factor")? {
         Some(factor) => Some(factor),
-        None => positive("rope.scale_linear", 1e-6..1e9)?,
+        None => factor("rope.scale_linear")?,
     }
     .unwrap_or(1.0);
     let key = "rope.scaling.type";

@@ -1,4 +1,4 @@
-//! Finds the first weight that is not a number, after logits have turned out not to be numbers.
+//! Finds the first weight that is not a number.
 
 use alight_formats::gguf::TensorInfo;
 use alight_kernels::tiles::{self, TILE_ROWS};

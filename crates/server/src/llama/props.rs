@@ -18,7 +18,8 @@ pub(crate) async fn answer(call: Call) -> Answered {
         String::from_utf8_lossy(&bytes).into_owned()
     };
     let seed = options.fixed_seed.then_some(options.sampling.seed);
-    let params = settings::of_sampling(&options.sampling, seed);
+    let breakers = options.dry_sequence_breakers.as_deref();
+    let params = settings::of_sampling(&options.sampling, breakers, seed);
     let body = json!({
         "default_generation_settings": {
             "n_ctx": serving.worker.context(),

@@ -1,25 +1,28 @@
 //! The options of an answer under llama-server's names, for `/props` and `generation_settings`.
 
 use alight_chat::body::declared::{REFUSED, Use};
-use alight_model::{Request, SamplerOptions};
+use alight_model::{Request, SamplerOptions, SamplerStages};
 use serde_json::{Map, Value, json};
 
 /// llama-server's number for a seed that differs from request to request.
 const ANY_SEED: u32 = u32::MAX;
-/// The stages in which a token is chosen, in their order.
-const STAGES: [&str; 5] = ["penalties", "top_k", "top_p", "min_p", "temperature"];
 
-/// The options by which tokens are chosen; `seed` is `None` if each request has its own.
-pub(super) fn of_sampling(options: &SamplerOptions, seed: Option<u64>) -> Map<String, Value> {
+/// The options by which tokens are chosen; `breakers` is `None` for the usual ones, and `seed` if each request has its own.
+pub(super) fn of_sampling(
+    options: &SamplerOptions,
+    breakers: Option<&[String]>,
+    seed: Option<u64>,
+) -> Map<String, Value> {
     let numbers = SamplerOptions::NUMBERS.iter();
     let mut settings: Map<String, Value> =
         numbers.map(|number| (number.name.to_owned(), (number.get)(options).into())).collect();
+    let counts = SamplerOptions::COUNTS.iter();
+    settings.extend(counts.map(|count| (count.name.to_owned(), or_all((count.get)(options)))));
+    let breakers = breakers.map_or(json!(SamplerOptions::DRY_SEQUENCE_BREAKERS), |all| json!(all));
     settings.extend([
         ("seed".to_owned(), seed.unwrap_or(ANY_SEED.into()).into()),
-        ("top_k".to_owned(), options.top_k.into()),
-        ("min_keep".to_owned(), options.min_keep.into()),
-        ("repeat_last_n".to_owned(), or_all(options.repeat_last_n)),
-        ("samplers".to_owned(), json!(STAGES)),
+        ("dry_sequence_breakers".to_owned(), breakers),
+        ("samplers".to_owned(), json!(SamplerStages::NAMES)),
     ]);
     // Stages that are always off.
     for declared in REFUSED {
@@ -34,7 +37,8 @@ pub(super) fn of_sampling(options: &SamplerOptions, seed: Option<u64>) -> Map<St
 
 /// The options of a request.
 pub(super) fn of_request(request: &Request) -> Map<String, Value> {
-    let mut settings = of_sampling(&request.sampling, Some(request.sampling.seed));
+    let breakers = request.dry_sequence_breakers.as_deref();
+    let mut settings = of_sampling(&request.sampling, breakers, Some(request.sampling.seed));
     let most = or_all(request.max_tokens);
     // JSON has no −∞, which llama-server writes as null.
     let biases = request.logit_bias.iter();
@@ -75,11 +79,19 @@ mod tests {
             ("repeat_last_n", json!(-1)),
             ("top_k", json!(40)),
             ("mirostat", json!(0)),
+            ("dry_allowed_length", json!(2)),
+            ("dry_sequence_breakers", json!(["\n", ":", "\"", "*"])),
+            ("top_n_sigma", json!(-1.0)),
             ("typical_p", json!(1)),
             ("logit_bias", json!([{"token": 3, "bias": null}])),
         ] {
             assert_eq!(settings[name], wanted, "{name}");
         }
-        assert_eq!(of_sampling(&request.sampling, None)["seed"], u32::MAX);
+        let breakers = ["a".to_owned()];
+        let settings = of_sampling(&request.sampling, Some(&breakers), None);
+        assert_eq!(
+            (&settings["seed"], &settings["dry_sequence_breakers"]),
+            (&json!(u32::MAX), &json!(["a"]))
+        );
     }
 }

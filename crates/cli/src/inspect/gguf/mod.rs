@@ -31,8 +31,9 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
     let copies = alight_files::copies(&maps);
     let headers = alight_files::headers(&maps, &copies);
     let Headers { files, catalog } = headers.map_err(|e| source::explain(path, anyhow!(e)))?;
+    let shown: Vec<PathBuf> = paths.iter().map(|path| found.shown(path)).collect();
     let model = Opened {
-        files: paths
+        files: shown
             .iter()
             .zip(&maps)
             .zip(&files)
@@ -45,7 +46,7 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
         ),
         summary: Summary::of_catalog(&catalog),
         experts: Experts::of(&files[0], &catalog, &maps, found),
-        session: SessionMemory::of(&files[0]),
+        session: SessionMemory::of(&files[0], maps.iter().map(|map| map.len() as u64).sum()),
         catalog: &catalog,
     };
     let mut text = Vec::new();

@@ -1,12 +1,13 @@
 //! Memory that a session keeps, for architectures that alight runs: keys and values of each position, states that do not grow,
-//! and attention sinks.
+//! and attention sinks; and what a session of the default context needs altogether, beside the memory that is available here.
 
 use std::io::{self, Write};
 
 use alight_formats::gguf::Gguf;
-use alight_model::ModelSpec;
+use alight_model::{DEFAULT_CONTEXT, KvType, ModelSpec};
 use serde::Serialize;
 
+use crate::needs::Held;
 use crate::units;
 
 /// Memory that a session keeps.
@@ -22,12 +23,27 @@ pub struct SessionMemory {
     state_layers: usize,
     /// Layers whose attention has sinks.
     sink_layers: usize,
+    /// Memory that a session with the default context needs.
+    needed: Needed,
+    /// Memory that this machine has available; null if the system does not report it.
+    available_bytes: Option<u64>,
+}
+
+/// Memory that a session needs.
+#[derive(Debug, Serialize)]
+struct Needed {
+    /// The positions of the context.
+    positions: usize,
+    #[serde(flatten)]
+    held: Held,
 }
 
 impl SessionMemory {
-    /// Returns it for a model with this header. `None`: alight does not run it.
-    pub fn of(gguf: &Gguf<'_>) -> Option<SessionMemory> {
+    /// Returns it for a model with this header and files of `bytes` altogether. `None`: alight does not run it.
+    pub fn of(gguf: &Gguf<'_>, bytes: u64) -> Option<SessionMemory> {
         let spec = ModelSpec::from_gguf(gguf).ok()?;
+        let positions = DEFAULT_CONTEXT.min(spec.context);
+        let available = alight_pages::available_memory().0;
         let (kv, states) = (spec.stored_per_position(), spec.states());
         Some(SessionMemory {
             kv_bytes_per_position: kv.clone().sum(),
@@ -35,6 +51,8 @@ impl SessionMemory {
             state_bytes: states.clone().sum(),
             state_layers: states.count(),
             sink_layers: spec.attention_layers().filter(|spec| spec.sinks.is_some()).count(),
+            needed: Needed { positions, held: Held::of_spec(&spec, bytes, positions, KvType::F16) },
+            available_bytes: (available != u64::MAX).then_some(available),
         })
     }
 
@@ -58,6 +76,24 @@ impl SessionMemory {
             let all = bytes(self.state_bytes);
             writeln!(out, "states        {all}, of {}, at any length", layers(self.state_layers))?;
         }
-        Ok(())
+        let Needed { positions, held } = &self.needed;
+        let needed = held.all();
+        let fits = match self.available_bytes {
+            None => String::new(),
+            Some(available) if needed <= available => {
+                format!("\n              fits here: {} available", units::bytes(available))
+            }
+            Some(available) => {
+                format!("\n              more than is available here: {}", units::bytes(available))
+            }
+        };
+        writeln!(
+            out,
+            "needs         {}: weights {}, {} positions {}{fits}",
+            units::bytes(needed),
+            units::bytes(held.mapped),
+            units::grouped(*positions),
+            units::bytes(held.keys_and_values),
+        )
     }
 }

@@ -135,7 +135,7 @@ impl Watched {
         let path = || map.path().display();
         let len = range.end - range.start;
         let found = residency(map.file(), range).with_context(|| {
-            format!("'{}': the system does not say what of it is cached", path())
+            format!("'{}': the system does not report how much of it is cached", path())
         })?;
         if found.probe == CacheProbe::Sampled {
             return Err(anyhow!(

@@ -21,8 +21,8 @@ use serde_json::{Map, Value};
 pub use jax::{Jax, JaxArgs};
 pub use native::{Load, Native, STEP_TOKENS};
 
-use super::memory::Held;
 use super::sampling::ONLY_NATIVE;
+use crate::needs::Held;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::prompt_cache::CacheArgs;
@@ -65,6 +65,8 @@ pub struct Request<'r> {
     /// The sampling options. The sequence of random draws continues from one answer to the next while this stays the same, unless
     /// the engine restarts it each time (JAX does).
     pub sampling: SamplerOptions,
+    /// Texts that break sequences for DRY, if they are not the usual ones.
+    pub breakers: Option<&'r [String]>,
     /// The limits of the answer.
     pub limits: GenerateOptions,
     /// Constrained output, which JAX does not support.

@@ -13,8 +13,8 @@ use alight_model::{
 use anyhow::anyhow;
 use serde::Serialize;
 
-use super::super::memory::Held;
 use super::{Answered, Description, Engine, Event, Request, fields};
+use crate::needs::Held;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, chain_of};
 use crate::prompt_cache::say_ignored;
@@ -30,8 +30,9 @@ pub struct Native<'m> {
     model: &'m Model,
     session: ManuallyDrop<Session<'m>>,
     sampler: Sampler,
-    /// The options that `sampler` was created with.
+    /// The options that `sampler` was created with, and the texts that break sequences; `None`: the usual ones.
     sampling: SamplerOptions,
+    breakers: Option<Vec<String>>,
     /// The tokens in the session's cache.
     cached: Vec<u32>,
     args: &'m EngineArgs,
@@ -47,7 +48,7 @@ impl<'m> Native<'m> {
     pub fn new(
         model: &'m Model,
         context: usize,
-        sampling: SamplerOptions,
+        (sampling, breakers): (SamplerOptions, Option<&[String]>),
         args: &'m EngineArgs,
     ) -> Outcome<Native<'m>> {
         let options = SessionOptions {
@@ -61,8 +62,9 @@ impl<'m> Native<'m> {
             model,
             // The system frees its memory when the process ends.
             session: ManuallyDrop::new(session),
-            sampler: Sampler::new(sampling, model.tokenizer().vocab_size()),
+            sampler: sampler(model, sampling, breakers),
             sampling,
+            breakers: breakers.map(<[String]>::to_vec),
             // The last token of an answer uses no position of the context.
             cached: Vec::with_capacity((context + 1).min(1 << 20)),
             args,
@@ -146,6 +148,13 @@ impl<'m> Native<'m> {
     }
 }
 
+/// Returns a sampler for the tokens of a model.
+fn sampler(model: &Model, options: SamplerOptions, breakers: Option<&[String]>) -> Sampler {
+    let tokenizer = model.tokenizer();
+    let breakers = options.breakers(tokenizer, breakers);
+    Sampler::new(options, tokenizer.vocab_size()).with_breakers(breakers)
+}
+
 impl Engine for Native<'_> {
     fn ready(&mut self) -> Outcome {
         Ok(())
@@ -160,16 +169,20 @@ impl Engine for Native<'_> {
         request: &Request<'_>,
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Answered> {
-        if self.sampling != request.sampling {
+        let options = (request.sampling, request.breakers);
+        if (self.sampling, self.breakers.as_deref()) != options {
             self.sampling = request.sampling;
-            self.sampler = Sampler::new(self.sampling, self.model.tokenizer().vocab_size());
+            self.breakers = request.breakers.map(<[String]>::to_vec);
+            self.sampler = sampler(self.model, request.sampling, request.breakers);
         }
         let mut reused = self.session.truncate(reusable(&self.cached, request.prompt));
         if reused == 0 {
             reused = self.restore(request.prompt);
-            // Its tokens count for penalties like computed ones.
-            request.prompt[..reused].iter().for_each(|&token| self.sampler.accept(token));
         }
+        // Tokens that are not computed again count for penalties and repetitions like computed ones, and those of an answer that is no part
+        // of this prompt do not.
+        self.sampler.begin();
+        request.prompt[..reused].iter().for_each(|&token| self.sampler.accept(token));
         self.cached.clear();
         self.cached.extend(request.prompt);
         let finish = match self.go_on(reused, request, on_event) {

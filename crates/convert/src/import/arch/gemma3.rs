@@ -12,7 +12,7 @@ use crate::import::tensor::Entry;
 
 /// As in Gemma 2.
 const LAYERS_OF_27B: u64 = 62;
-const PICTURES: &str = "is of the part that sees pictures";
+const PICTURES: &str = "belongs to the part that sees pictures";
 
 pub(super) const GEMMA3: Architecture = Architecture {
     gguf: "gemma3",

@@ -107,8 +107,8 @@ pub(super) const GEMMA4_MOE: Architecture = Architecture {
     ..GEMMA4
 };
 
-const PICTURES: &str = "is of the part that sees pictures";
-const SOUND: &str = "is of the part that hears";
+const PICTURES: &str = "belongs to the part that sees pictures";
+const SOUND: &str = "belongs to the part that hears";
 const LENT: &str = "is not used: the layer has the keys and values of an earlier one";
 
 /// Traits of layers.
@@ -340,7 +340,7 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     let full = config.object("rope_parameters")?.and_then(|sets| sets.get(FULL));
     let kind = full.and_then(|set| set.get("rope_type")).unwrap_or(&Value::Null);
     if *kind != PROPORTIONAL {
-        let expected = format!("\"{PROPORTIONAL}\", which readers of GGUF take for granted");
+        let expected = format!("\"{PROPORTIONAL}\", which readers of GGUF assume");
         return Err(config.wrong("rope_parameters.full_attention.rope_type", kind, &expected));
     }
     if let Some(all) = config.get("use_bidirectional_attention").filter(|value| **value == "all") {

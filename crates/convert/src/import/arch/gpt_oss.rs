@@ -102,7 +102,7 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     }
     let limit = config.number("swiglu_limit", 0.0..1e9)?;
     if let Some(limit) = limit.filter(|limit| *limit != 7.0) {
-        let expected = "7, which readers of GGUF take for granted";
+        let expected = "7, which readers of GGUF assume";
         return Err(config.wrong("swiglu_limit", &limit.into(), expected));
     }
     let local = Local { default_window: 128, period: 2, key_of_period: None };

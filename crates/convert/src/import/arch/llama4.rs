@@ -57,7 +57,7 @@ pub(super) const LLAMA4: Architecture = Architecture {
     ..llama::LLAMA
 };
 
-const PICTURES: &str = "is of the part that sees pictures";
+const PICTURES: &str = "belongs to the part that sees pictures";
 
 const FEED_FORWARD: &[Part] = &[
     matrix("feed_forward.gate_proj.weight", "ffn_gate.weight", Dim::FeedForward, Dim::Hidden),
@@ -141,13 +141,13 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
     own.add(STEP, Entry::U32(step(config)? as u32));
     let key = "attention_chunk_size";
     if let Some(null) = config.raw(key).filter(|value| value.is_null()) {
-        return Err(config.wrong(key, null, "a number: readers of GGUF take chunks for granted"));
+        return Err(config.wrong(key, null, "a number: readers of GGUF assume chunks"));
     }
     let chunk = config.count(key, MAX_CONTEXT)?.unwrap_or(CHUNK);
     if chunk != CHUNK {
         own.add("attention.sliding_window", Entry::U32(chunk as u32));
         own.notes.push(format!(
-            "{key} is {chunk}, and some programs take {CHUNK} for granted: beyond {} tokens their answers differ",
+            "{key} is {chunk}, and some programs assume {CHUNK}: beyond {} tokens their answers differ",
             chunk.min(CHUNK)
         ));
     }
@@ -159,7 +159,7 @@ fn layers_as_readers_have_them(
     config: &Config,
     dimensions: &Dimensions,
 ) -> Result<(), ConvertError> {
-    let granted = "which readers of GGUF take for granted";
+    let granted = "which readers of GGUF assume";
     let is_full = |layer: u64| (layer + 1).is_multiple_of(PERIOD);
     let all = 0..dimensions.layers;
     let rotated: Vec<bool> = all.clone().map(|layer| !is_full(layer)).collect();
@@ -191,8 +191,7 @@ fn layers_as_readers_have_them(
     let expected = dimensions.of(Dim::Experts) != EXPERTS_OF_MAVERICK;
     if normed != expected {
         let experts = dimensions.of(Dim::Experts);
-        let expected =
-            format!("{expected}, which readers of GGUF take for granted of {experts} experts");
+        let expected = format!("{expected}, which readers of GGUF assume of {experts} experts");
         return Err(config.wrong(key, &normed.into(), &expected));
     }
     Ok(())

@@ -67,7 +67,7 @@ pub(super) const QWEN3_5_MOE: Architecture = Architecture {
     ..QWEN3_5
 };
 
-const PICTURES: &str = "is of the part that sees pictures";
+const PICTURES: &str = "belongs to the part that sees pictures";
 
 /// The three matrices of a dense layer.
 const DENSE: &[Part] = MATRICES.split_at(4).1;

@@ -172,7 +172,7 @@ impl Rope {
             // Their factors are a tensor.
             Scaling::None | Scaling::Llama3 { .. } | Scaling::Proportional { .. } => {}
             Scaling::Dynamic => own.notes.push(
-                "dynamic RoPE scaling is left out, as GGUF has no word for it: it changes only \
+                "dynamic RoPE scaling is left out, as GGUF has no key for it: it changes only \
                  contexts that are longer than the model was made for"
                     .into(),
             ),

@@ -17,7 +17,7 @@ use crate::write::Change;
 const PREFIXES: [&str; 5] =
     ["model.", "", "language_model.model.", "model.language_model.", "language_model."];
 /// The reason for omitting layers that predict more than the next token.
-pub(super) const PREDICTS_FURTHER: &str = "is of layers that predict further tokens";
+pub(super) const PREDICTS_FURTHER: &str = "belongs to layers that predict further tokens";
 /// Possible prefixes of the name of the output.
 const OUTPUT_PREFIXES: [&str; 2] = ["", "language_model."];
 

@@ -23,7 +23,7 @@ impl<'a> File<'a> {
         let (mut notes, prefix) = (Vec::new(), self.spaces()?);
         self.note_normalizers(&mut notes, |kind| {
             matches!(kind, "Prepend" | "Replace" | "Precompiled" | "Strip")
-        });
+        })?;
         let added = self.added();
         let fallback = self.model.byte_fallback.unwrap_or(false);
         let mut tokens = Vec::with_capacity(table.entries.len());

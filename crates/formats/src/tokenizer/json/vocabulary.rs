@@ -69,7 +69,7 @@ impl<'a> File<'a> {
                     .into(),
             );
         }
-        self.note_normalizers(&mut notes, |_| false);
+        self.note_normalizers(&mut notes, |_| false)?;
         let added = self.added();
         let tokens = table.entries.iter().map(|(id, text)| {
             let (text, ty) = match added.get(id) {
@@ -106,7 +106,7 @@ impl<'a> File<'a> {
         }
         // These concern scores.
         vocabulary.notes.clear();
-        self.note_normalizers(&mut vocabulary.notes, is_of_spaces);
+        self.note_normalizers(&mut vocabulary.notes, is_of_spaces)?;
         vocabulary.tokens.iter_mut().for_each(|token| token.score = NEVER);
         let (model, merges) = (Model::Characters, bpe::written(self));
         Ok(Vocabulary { model, pre: "gemma4", merges, add_bos: Some(true), ..vocabulary })
@@ -117,7 +117,7 @@ impl<'a> File<'a> {
         let table = Table::of(self, bpe::ids(self)?)?;
         let merges = bpe::merges(self, &table)?;
         let (mut notes, prefix) = (Vec::new(), self.spaces()?);
-        self.note_normalizers(&mut notes, is_of_spaces);
+        self.note_normalizers(&mut notes, is_of_spaces)?;
         let fallback = self.model.byte_fallback.unwrap_or(false);
         let added = self.added();
         let unknown = self.model.unk_token.as_ref().map(Text::as_str);
@@ -215,16 +215,26 @@ impl<'a> File<'a> {
     }
 
     /// Notes the normalizers that GGUF cannot express, except for those that are `known`.
-    pub(super) fn note_normalizers(&self, notes: &mut Vec<String>, known: impl Fn(&str) -> bool) {
-        for step in steps(&self.normalizer) {
+    ///
+    /// # Errors
+    /// One of them changes usual text, which would be cut into other tokens than those that the model was trained on.
+    pub(super) fn note_normalizers(
+        &self,
+        notes: &mut Vec<String>,
+        known: impl Fn(&str) -> bool,
+    ) -> Result<(), E> {
+        for step in steps(&self.normalizer).iter().filter(|step| !known(step.kind.as_str())) {
             let kind = step.kind.as_str();
-            if !known(kind) {
-                let kind: String = kind.chars().take(40).flat_map(char::escape_debug).collect();
-                notes.push(format!(
-                    "the tokenizer normalises text ({kind}), which GGUF files of this kind cannot say: \
-                     text in other forms is cut otherwise"
-                ));
+            let kind: String = kind.chars().take(40).flat_map(char::escape_debug).collect();
+            if !is_of_forms(&kind) {
+                let advice = "GGUF files of this kind cannot express this normalizer, and without it usual \
+                              text becomes other tokens than those that the model was trained on";
+                return Err(E::Unsupported { part: "normalizer", found: kind.into(), advice });
             }
+            notes.push(format!(
+                "the tokenizer normalises text ({kind}), which GGUF files of this kind cannot express: \
+                 text in other forms becomes other tokens"
+            ));
         }
         let strips = |added: &&Added<'_>| added.lstrip || added.rstrip;
         let count = self.added_tokens.iter().filter(strips).count();
@@ -233,6 +243,7 @@ impl<'a> File<'a> {
                 "{count} tokens take the white space beside them, which GGUF files cannot say"
             ));
         }
+        Ok(())
     }
 
     pub(super) fn added(&self) -> HashMap<u32, &Added<'a>> {
@@ -260,6 +271,11 @@ impl<'a> File<'a> {
         }
         special
     }
+}
+
+/// True for normalizers that only convert between forms of the same text, most of which is in the usual form already.
+fn is_of_forms(kind: &str) -> bool {
+    matches!(kind, "NFC" | "NFD" | "NFKC" | "NFKD" | "Nmt" | "Precompiled" | "Strip")
 }
 
 /// True for normalizers that convert spaces to their form in tokens.

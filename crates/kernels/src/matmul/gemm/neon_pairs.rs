@@ -10,7 +10,7 @@
 //! rearranged likewise for each panel, see [`Four`].
 //!
 //! For 32 columns, 8 rows and 4 tokens there are 32 `smmla` (64 `sdot`), and as many operations as with `sdot` that turn sums
-//! into floats: "NEON" in `docs/reference/benchmarks.md` counts them.
+//! into floats: "NEON" in `docs/explanation/performance.md` counts them.
 //!
 //! 16-bit tokens stay with `sdot`. In rows the lanes of their sums are added as floats, so that other sums would change bits. In
 //! tiles pairs of lines would have to be brought together first, which costs as much as `smmla` saves, except for an eighth of it

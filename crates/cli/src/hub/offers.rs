@@ -1,0 +1,51 @@
+//! `alight pull --list`: the models of a repository.
+
+use std::io::stdout;
+
+use alight_hub::{Hub, Name};
+use serde_json::json;
+
+use super::{failed, fits};
+use crate::interrupt::Interrupt;
+use crate::layout::columns;
+use crate::layout::table::{Style, Table};
+use crate::outcome::Outcome;
+use crate::terminal_text::one_line;
+use crate::{output, units};
+
+/// Prints the models of a repository, with their sizes.
+pub fn list(hub: &Hub, name: &Name, json: bool) -> Outcome {
+    let offers =
+        Interrupt::during(|pressed| hub.offers(name, &mut || pressed())).map_err(failed)?;
+    if json {
+        for offer in &offers {
+            output::json(&json!({
+                "repo": name.repo,
+                "tag": offer.model.tag(),
+                "name": format!("hf.co/{}:{}", name.repo, offer.model.tag()),
+                "files": offer.model.files,
+                "bytes": offer.bytes,
+                "available_bytes": alight_pages::available_memory().0,
+                "default": offer.is_default,
+                "missing": offer.model.missing,
+            }))?;
+        }
+        return Ok(());
+    }
+    let mut table = Table::new(["model", "size", "here"], 1, Style::Plain);
+    for offer in &offers {
+        let tag = offer.model.tag();
+        let here = match (&offer.model.missing, offer.bytes) {
+            (Some(missing), _) => format!("lacks {}", one_line(missing)),
+            (None, _) if offer.model.is_safetensors() => {
+                "for `alight convert`, which makes a smaller model of it".to_owned()
+            }
+            (None, None) => String::new(),
+            (None, Some(bytes)) if offer.is_default => format!("{}; the default", fits(bytes)),
+            (None, Some(bytes)) => fits(bytes),
+        };
+        let size = offer.bytes.map_or_else(|| "unknown".to_owned(), units::bytes);
+        table.row([one_line(&format!("hf.co/{}:{tag}", name.repo)).into_owned(), size, here]);
+    }
+    output::report(table.text(columns(stdout())))
+}

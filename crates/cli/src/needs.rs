@@ -1,0 +1,42 @@
+//! The memory that a model and a conversation need.
+
+use alight_model::{KvType, Model, ModelSpec};
+use serde::Serialize;
+
+/// The memory that a model and a conversation hold, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// Mapped files.
+    pub mapped: u64,
+    /// Keys, values and states of the given positions.
+    pub keys_and_values: u64,
+}
+
+impl Held {
+    /// Returns the memory for this number of positions. Layers with a sliding window may hold less.
+    pub fn of(model: &Model, positions: usize, cache: KvType) -> Held {
+        Held::of_spec(model.spec(), model.file_bytes(), positions, cache)
+    }
+
+    /// The same of a model that is not open, whose files have `mapped` bytes.
+    pub fn of_spec(spec: &ModelSpec, mapped: u64, positions: usize, cache: KvType) -> Held {
+        Held { mapped, keys_and_values: stored(spec, positions, cache) }
+    }
+
+    /// Returns the sum.
+    pub fn all(&self) -> u64 {
+        self.mapped.saturating_add(self.keys_and_values)
+    }
+}
+
+/// Returns the bytes of keys, values and states.
+fn stored(spec: &ModelSpec, positions: usize, cache: KvType) -> u64 {
+    let halves: usize = spec.stored_per_position().sum();
+    let position = match cache {
+        KvType::F16 => halves,
+        // 32 bytes and a two-byte scale for 32 values of two bytes.
+        KvType::Q8_0 => halves * 34 / 64,
+    };
+    let states: usize = spec.states().sum();
+    (positions as u64).saturating_mul(position as u64).saturating_add(states as u64)
+}
