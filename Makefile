@@ -6,6 +6,8 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
+# Further options of libFuzzer.
+FUZZ_ARGS ?=
 FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file request body model
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
@@ -269,7 +271,7 @@ fuzz: need-rust need-fuzz .venv/stamp
 	@for target in $(FUZZ_TARGETS); do \
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s" >&2; \
 		dict=fuzz/$$target.dict; test -f $$dict || dict=fuzz/gguf.dict; \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=25 -dict=$$dict || exit 1; \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=25 -dict=$$dict $(FUZZ_ARGS) || exit 1; \
 	done
 
 # What reads a file that changes meanwhile, under Miri, which sees every read of bytes that another thread writes.

@@ -1428,6 +1428,16 @@ fn a_client_that_leaves_frees_its_place() {
     assert_eq!(done.json()["choices"][0]["finish_reason"], "stop");
 }
 
+/// The log probabilities of an answer that is sent whole are in memory until its end.
+#[test]
+fn an_answer_that_is_sent_whole_has_a_limited_number_of_log_probabilities() {
+    let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
+    let ask = json!({"messages": messages(), "ignore_eos": true, "max_tokens": 20_000, "logprobs": true, "top_logprobs": 20});
+    let refused = serving.post(CHAT, &ask);
+    assert_eq!(refused.status, 400, "{:.300}", refused.text());
+    assert!(refused.text().contains("more than 262144 log probabilities"), "{}", refused.text());
+}
+
 /// A client may close its sending side and wait for its answer. One that has closed its socket is known by what is sent to it.
 #[test]
 fn a_client_that_sends_no_more_is_answered() {

@@ -156,6 +156,25 @@ fn a_conversation_that_no_context_holds_is_refused_before_its_tokens_are_sought(
     }
 }
 
+/// It is not kept for the next ones.
+#[cfg(target_env = "gnu")]
+#[test]
+fn the_memory_of_large_bodies_goes_back_to_the_system() {
+    let Some(serving) = serving(&[]) else { return };
+    assert_eq!(serving.post(CHAT, &simple()).status, 200);
+    let before = anonymous(&serving.child);
+    let message = json!({"role": "user", "content": "word ".repeat(2 << 20)});
+    let text = json!({"messages": [message]});
+    let value = json!({"key": "some text of a value"});
+    let values = json!({"messages": [], "metadata": vec![&value; 100_000]});
+    for _ in 0..3 {
+        let all: Vec<Begun> =
+            [&text, &values, &text, &values].map(|body| serving.begin(CHAT, body)).into();
+        assert!(all.into_iter().all(|one| one.answer().status == 400));
+    }
+    eventually("it is given back", || anonymous(&serving.child).saturating_sub(before) < 64 << 20);
+}
+
 #[test]
 fn what_multiplies_has_a_budget() {
     let Some(serving) = serving(&["--ctx-size", "8192"]) else { return };
@@ -174,7 +193,14 @@ fn what_multiplies_has_a_budget() {
         );
         assert!(refused.text().contains("send fewer prompts"), "{}", refused.text());
     }
+    let tokenized = |bytes| {
+        serving.post("/tokenize", &json!({"content": "a".repeat(bytes), "with_pieces": true}))
+    };
+    let refused = tokenized((4 << 20) + 1);
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("expected at most 4194304"), "{}", refused.text());
     // A request that fits is answered.
+    assert_eq!(tokenized(1 << 10).status, 200);
     let echo = json!({"prompt": "a a a", "echo": true, "logprobs": 5, "max_tokens": 1});
     assert_eq!(serving.post("/v1/completions", &echo).status, 200);
 }

@@ -3,7 +3,8 @@
 //! [`Command::run`] runs a program to its end and returns its account, [`Ended`]; [`wait`] does the same
 //! for a child that was started elsewhere. [`Mark`] and [`Phases`] account for this process, interval by
 //! interval; [`Memory`] splits its resident memory. [`Summary`] is the median and spread of repeated
-//! measurements. [`ReportingAllocator`] is for a process that says so when the system refuses it memory.
+//! measurements. [`ReportingAllocator`] is for a process that says so when the system refuses it memory, and [`release_free_memory`] for one that
+//! works in bursts.
 //!
 //! **Invariant:** the library prints nothing; the command `rusage` prints only on stderr or into the file
 //! of `-o`.
@@ -39,7 +40,7 @@ pub mod tree;
 mod usage;
 
 pub use account::{Mark, Memory, Phase, Phases};
-pub use allocator::ReportingAllocator;
+pub use allocator::{ReportingAllocator, release_free_memory};
 pub use command::signals;
 pub use command::{Command, Ended, IoBytes, Options, RunError, Status, wait};
 pub use lines::{TimeUnit, lines, thousands};

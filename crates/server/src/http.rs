@@ -34,8 +34,8 @@ pub(crate) struct Call {
     /// The part of the path that matched the `*` of its route.
     pub(crate) named: Box<str>,
     pub(crate) body: Bytes,
-    /// The permit of a large body, out of the memory for all large bodies.
-    pub(crate) _room: Option<OwnedSemaphorePermit>,
+    // Dropped after the body.
+    pub(crate) _large: Option<LargeBody>,
     /// The address after the `?`.
     pub(crate) query: Box<str>,
     /// Separates the state computed for one key from that of others.
@@ -44,6 +44,22 @@ pub(crate) struct Call {
     pub(crate) anthropic: bool,
     /// For the log.
     pub(crate) record: Arc<Record>,
+}
+
+/// The permit of a large body, out of the memory for all large bodies. When it is dropped, the memory that the request took goes back to
+/// the system: the allocator would keep some of it for each thread that has worked on such a body.
+pub(crate) struct LargeBody(OwnedSemaphorePermit);
+
+impl LargeBody {
+    pub(crate) fn new(permit: OwnedSemaphorePermit) -> LargeBody {
+        LargeBody(permit)
+    }
+}
+
+impl Drop for LargeBody {
+    fn drop(&mut self) {
+        rusage::release_free_memory();
+    }
 }
 
 impl Call {

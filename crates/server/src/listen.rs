@@ -19,11 +19,11 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::failure::{ErrorFormat, Failure};
-use crate::http::{self, Answered, Call, Logged, Reply};
+use crate::http::{self, Answered, Call, LargeBody, Logged, Reply};
 use crate::models::Served;
 use crate::request_log::{Entry, Record};
 use crate::routes::AuthRequirement;
@@ -298,7 +298,7 @@ async fn respond(
             AuthRequirement::Any | AuthRequirement::Open => "".into(),
             AuthRequirement::Key => shared.access.key(&head.headers)?,
         };
-        let (body, room) = match route.method {
+        let (body, large) = match route.method {
             // A GET needs no body, and some of these routes need no key. hyper closes the connection after a request with one.
             Method::GET => (Bytes::new(), None),
             _ => collect(body, begun, &shared.bodies).await?,
@@ -307,7 +307,7 @@ async fn respond(
         let server = Arc::clone(&shared);
         let anthropic = head.headers.contains_key("anthropic-version");
         let (named, record) = (named.into(), Arc::clone(record));
-        let call = Call { server, named, body, _room: room, query, salt, anthropic, record };
+        let call = Call { server, named, body, _large: large, query, salt, anthropic, record };
         (route.handler)(call).await
     };
     let mut response = match unharmed(handled).await {
@@ -365,7 +365,7 @@ async fn collect(
     mut body: Incoming,
     begun: &InProgress,
     room: &Arc<Semaphore>,
-) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Failure> {
+) -> Result<(Bytes, Option<LargeBody>), Failure> {
     let too_large = || {
         let message = format!("the body has more than {} MiB", BODY >> 20);
         Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
@@ -401,7 +401,7 @@ async fn collect(
             if taken.is_none() && all.len() + data.len() > SMALL_BODY {
                 let wanted = Arc::clone(room).acquire_many_owned((most >> 10) as u32);
                 let got = timeout_at(end, wanted).await.ok().and_then(Result::ok);
-                taken = Some(got.ok_or_else(Failure::no_room)?);
+                taken = Some(LargeBody::new(got.ok_or_else(Failure::no_room)?));
             }
             all.extend_from_slice(&data);
         }
@@ -520,7 +520,7 @@ mod tests {
             server: Arc::clone(&shared),
             named: "".into(),
             body: Bytes::new(),
-            _room: None,
+            _large: None,
             query: "".into(),
             salt: "".into(),
             anthropic: false,
