@@ -48,11 +48,13 @@ pub(crate) struct Call {
 
 /// The permit of a large body, out of the memory for all large bodies. When it is dropped, the memory that the request took goes back to
 /// the system: the allocator would keep some of it for each thread that has worked on such a body.
-pub(crate) struct LargeBody(OwnedSemaphorePermit);
+pub(crate) struct LargeBody {
+    _permit: OwnedSemaphorePermit,
+}
 
 impl LargeBody {
     pub(crate) fn new(permit: OwnedSemaphorePermit) -> LargeBody {
-        LargeBody(permit)
+        LargeBody { _permit: permit }
     }
 }
 
