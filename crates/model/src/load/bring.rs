@@ -7,7 +7,7 @@ use std::thread;
 
 use alight_kernels::{WeightType, tiles};
 use alight_pages::transfer::{self, Piece, TransferMethod, TransferOptions, transfer};
-use alight_pages::{Advice, Prefetch, ReadMethod, Region};
+use alight_pages::{Advice, Map, Prefetch, ReadMethod, Region};
 
 use super::LoadState;
 use super::plan::{LoadJob, LoadMethod, Work};
@@ -55,7 +55,7 @@ impl LoadState {
             Prefetch::ReadThreads(n) => {
                 // The page cache keeps data in the pages in which it was read. In small ones the file would be slow to map from then on (3B, warm:
                 // 140 ms compared with 4). Where huge pages are not available, small ones suffice.
-                if let Some(first) = jobs.first() {
+                if let Some(first) = jobs.first().filter(|_| !method.is_incoming) {
                     let map = &self.store.maps()[first.job.shard];
                     match method.prefetch_chosen {
                         // The weights left out exceed memory, so a fault in them should not load a huge page.
@@ -76,6 +76,7 @@ impl LoadState {
             if self.plan.is_behind(job) {
                 self.store.priority().let_pass();
             }
+            self.receive(map, &job.source)?;
             match job.work {
                 Work::Pack { ty, cols, to } => {
                     // Populating the whole piece at once is cheaper than faults, and touches no page beyond it.
@@ -104,6 +105,17 @@ impl LoadState {
             self.end(jobs[i]);
             Ok(())
         })
+    }
+
+    /// Returns when a range of a file has been received, if the file still is.
+    fn receive(&self, map: &Map, range: &Range<usize>) -> Result<(), LoadError> {
+        let Some(incoming) = map.incoming() else { return Ok(()) };
+        let range = range.start as u64..range.end as u64;
+        incoming.ask(range.clone());
+        match incoming.wait(&range, &|| self.stop.load(Ordering::Relaxed))? {
+            true => Ok(()),
+            false => Err(LoadError::Stopped),
+        }
     }
 
     /// Experts that were chosen before they were loaded in the background were read in small pages. Once everything is loaded, their ranges are read
@@ -197,6 +209,8 @@ impl LoadState {
                 };
                 if let Err(why) = result {
                     halted.store(true, Ordering::Relaxed);
+                    // No answer will begin, for which the others wait.
+                    self.store.priority().release();
                     error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
                 }
             }

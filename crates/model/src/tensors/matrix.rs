@@ -121,6 +121,18 @@ impl MatrixRef {
             && store.ask_ahead(self.shard, self.expert_range(expert, experts))
     }
 
+    /// Returns when the matrices of one of `experts` experts have been received, if their file still is, or when `give_up` returns
+    /// true.
+    pub(crate) fn wait_received(
+        &self,
+        expert: usize,
+        experts: usize,
+        store: &Store,
+        give_up: &dyn Fn() -> bool,
+    ) {
+        store.wait_received(self.shard, self.expert_range(expert, experts), give_up);
+    }
+
     /// True if its matrices may be in slots: a token reads only some of them, and each has more than one row, unlike biases.
     pub(crate) fn fits_slots(&self) -> bool {
         self.is_chosen_from() && self.rows > 1
