@@ -1,13 +1,13 @@
 //! The bytes of one file: ranges of it over several connections, into an incomplete file.
 //!
-//! Of a file that nobody reads yet, pieces are taken in order. One thread follows the received ones: it computes the hash while they
+//! Of a file that is read when it is complete, pieces are taken in order. One thread follows the received ones: it computes the hash while they
 //! are still in memory, syncs them to disk and gives up their pages. So at most [`AHEAD`] pieces are cached because of a pull.
 //!
 //! Of a file that is read while it comes ([`Job::on_readable`]), the ranges are taken that its readers ask for, and their pages stay:
 //! they are being used. The hash follows as far as there are no holes.
 //!
 //! If a server does not support ranges, the file is read from beginning to end, and from the beginning again if the connection
-//! breaks off. Then nobody reads it before it is complete.
+//! breaks off. Then it is not read before it is complete.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
@@ -359,7 +359,7 @@ impl Shared<'_> {
         self.ended(&url, &mut body)
     }
 
-    /// Hashes the pieces in order, as they are received, and syncs them to disk, those of a file that nobody reads.
+    /// Hashes the pieces in order, as they are received, and syncs them to disk if the file is not read yet.
     fn drain(&self) -> Result<Option<String>, HubError> {
         let partial = self.job.partial;
         let mut hash = self.job.info.sha256().map(|_| Sha256::new());

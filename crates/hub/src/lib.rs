@@ -182,7 +182,7 @@ impl Hub {
 
     /// Like [`pull`](Hub::pull), but a model that is one file can be read while it comes: there is an [`Event::Readable`], unless it is
     /// in the cache already, or the server does not support ranges. Its bytes are then fetched in the order in which they are asked
-    /// for, and what nobody asks for only after [`Incoming::take_rest`](alight_pages::Incoming::take_rest). They are checked when all
+    /// for, and the others only after [`Incoming::take_rest`](alight_pages::Incoming::take_rest). They are checked when all
     /// of them are there: until this call has returned, whatever is computed with them may be wrong.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ pub(crate) struct Partial {
     pub file: File,
     pub path: PathBuf,
     size: u64,
-    /// What has been received.
+    /// The blocks that have been received.
     pub incoming: Arc<Incoming>,
     /// Held while a part of the record is written: two threads may have bits in the same byte.
     record: Mutex<()>,
@@ -121,7 +121,7 @@ impl Partial {
         self.file.set_len(self.record_at() + record.len() as u64)
     }
 
-    /// Discards all received bytes. Nobody may read a map of the file.
+    /// Discards all received bytes. No map of the file may be in use.
     pub fn reset(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.incoming.reset();

@@ -260,7 +260,7 @@ impl Pull<'_> {
             Partial::open(&incomplete, &self.folder.file(commit, &listed.path), info.size)?;
         let fetched = self.fetched(commit, listed, info, &partial, reading);
         if let Err(error) = &fetched {
-            // Whoever reads it does not wait any longer, and relies on nothing of it.
+            // Its readers wait no longer, and rely on nothing of it.
             partial.incoming.fail(&error.to_string());
         }
         if matches!(fetched, Err(HubError::Hash { .. })) {
@@ -308,7 +308,7 @@ impl Pull<'_> {
                 return Ok(());
             }
             self.received.fetch_sub(info.size, Ordering::Relaxed);
-            // What has been read cannot be exchanged.
+            // Bytes that have been read cannot be exchanged.
             if before == 0 || is_read.load(Ordering::Relaxed) {
                 let (file, expected) = (listed.path.clone(), expected.to_owned());
                 return Err(HubError::Hash { file, expected, found });

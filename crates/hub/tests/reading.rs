@@ -117,7 +117,7 @@ fn what_is_asked_for_comes_first_and_all_of_it_is_there_in_the_end() {
     for at in [20 * MIB + 5, 3 * MIB, 30 * MIB + 70] {
         assert!(read(&map, at, 7) == case.model[at..at + 7]);
     }
-    // Long enough for whatever nobody has asked for.
+    // Long enough for bytes that no reader has asked for.
     thread::sleep(Duration::from_millis(200));
     let asked: u64 = case.asked().iter().map(|(first, last)| last + 1 - first).sum();
     assert!(asked < 300 << 10, "{asked}");
@@ -136,7 +136,7 @@ fn what_is_asked_for_comes_first_and_all_of_it_is_there_in_the_end() {
 }
 
 #[test]
-fn a_pull_that_was_stopped_goes_on_where_it_was_holes_or_not() {
+fn a_stopped_pull_continues_where_it_was_holes_or_not() {
     let case = case(30 * MIB);
     let coming = case.begin_until(|received| received > 0);
     let map = coming.map();
@@ -163,9 +163,12 @@ fn a_pull_that_was_stopped_goes_on_where_it_was_holes_or_not() {
     assert_eq!(asked, pulled.received);
 }
 
+/// Part of an error, and the change of a hub that leads to it.
+type Change = (&'static str, fn(&FakeHub));
+
 #[test]
 fn what_is_wrong_ends_readers_with_its_place() {
-    let change: [(&str, fn(&FakeHub)); 4] = [
+    let changes: [Change; 4] = [
         ("another range than what was asked for", |hub| {
             hub.plan().content_range = Some("bytes 0-4095/20971520".to_owned());
         }),
@@ -175,7 +178,7 @@ fn what_is_wrong_ends_readers_with_its_place() {
             hub.plan().cut = Some((0, usize::MAX));
         }),
     ];
-    for (expected, change) in change {
+    for (expected, change) in changes {
         let case = case(20 * MIB);
         case.hub.plan().etag_of_bytes = Some("\"one\"".to_owned());
         let coming = case.begin();
@@ -195,7 +198,7 @@ fn what_is_wrong_ends_readers_with_its_place() {
         let error = coming.ended().unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("byte 8388608"), "{error}");
         assert!(map.check().is_err() && !case.file().exists());
-        // What has come is kept.
+        // The received bytes are kept.
         assert!(case.blobs()[0].ends_with(".alight.incomplete"));
     }
 }
@@ -213,7 +216,7 @@ fn a_chunk_that_is_short_is_continued() {
 }
 
 #[test]
-fn wrong_bytes_are_not_kept_and_whoever_has_read_them_is_told() {
+fn wrong_bytes_are_not_kept_and_their_map_fails() {
     let case = case(5 * MIB);
     case.hub.plan().wrong_bytes = true;
     let coming = case.begin();
@@ -237,7 +240,7 @@ fn a_server_without_ranges_and_a_model_of_several_files_are_pulled() {
     assert!(coming.map.recv_timeout(Duration::from_secs(60)).is_err(), "it ends without a map");
     coming.ended().unwrap();
     assert!(fs::read(case.file()).unwrap() == case.model);
-    // What is in the cache is not read while it comes.
+    // A complete file is not read while it comes.
     let coming = case.begin();
     assert!(coming.map.recv_timeout(Duration::from_secs(60)).is_err());
     assert_eq!(coming.ended().unwrap().received, 0);

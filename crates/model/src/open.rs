@@ -148,8 +148,7 @@ impl Model {
 
     /// Opens the model in the file of this map, which may still be being received ([`Map::of_incoming`]): the header and the vectors are
     /// waited for here, other weights by the steps that need them. Experts that no token has chosen are received after the first
-    /// answer has begun, or after [`receive_rest`](Model::receive_rest). If experts have to be read when they are chosen, or weights are
-    /// to be copied around the map, this waits for the whole file.
+    /// answer has begun, or after [`receive_rest`](Model::receive_rest).
     ///
     /// # Errors
     /// See [`ModelError`]; every message names the file.

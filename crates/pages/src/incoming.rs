@@ -2,8 +2,8 @@
 //!
 //! One side receives: it [takes](Incoming::take) ranges, writes them into the file at their place, and [counts](Incoming::received)
 //! them. The other side reads: it asks for ranges, those that it needs [now](Incoming::ask_now) and those that it will need
-//! [soon](Incoming::ask), and [waits](Incoming::wait) for them. What nobody has asked for is left until [`Incoming::take_rest`]: until then
-//! it would only delay the other ranges.
+//! [soon](Incoming::ask), and [waits](Incoming::wait) for them. The rest is left until [`Incoming::take_rest`]: before
+//! that it would only delay the other ranges.
 //!
 //! A byte of a map of the file ([`Map::of_incoming`](crate::Map::of_incoming)) is its final value once its range is there, and zero
 //! before. The unit is a [`BLOCK`].
@@ -38,17 +38,17 @@ pub struct Incoming {
     here: Blocks,
     /// Bytes that are not there.
     missing: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<IncomingState>,
     /// Blocks have come, were asked for, or will not come.
     changed: Condvar,
 }
 
 /// The order in which ranges are taken.
 #[derive(Debug)]
-struct State {
-    /// What readers need now.
+struct IncomingState {
+    /// Ranges that readers need now.
     urgent: VecDeque<Range<u64>>,
-    /// What they will need soon.
+    /// Ranges that they will need soon.
     soon: VecDeque<Range<u64>>,
     /// The rest of the file, from its first byte that was not looked at; `None` while it is left.
     rest: Option<u64>,
@@ -72,7 +72,7 @@ pub enum Taken {
 impl Incoming {
     /// Creates the state of a file of `len` bytes that has none of them. Errors call it `path`.
     pub fn new(path: &Path, len: u64) -> Incoming {
-        let state = State {
+        let state = IncomingState {
             urgent: VecDeque::new(),
             soon: VecDeque::new(),
             rest: None,
@@ -130,16 +130,16 @@ impl Incoming {
             bytes.end - bytes.start
         });
         if new > 0 {
-            // Release: whoever finds the file complete sees its bytes.
+            // Release: a thread that finds the file complete sees its bytes.
             self.missing.fetch_sub(new, Ordering::AcqRel);
-            // Held, so that nobody who has just looked goes to sleep now.
+            // Held, so that no thread that has just looked falls asleep now.
             drop(self.state());
             self.changed.notify_all();
         }
         new
     }
 
-    /// Forgets everything that was received. Nobody may use a map of the file.
+    /// Forgets everything that was received. No map of the file may be in use.
     pub fn reset(&self) {
         let state = self.state();
         self.here.clear();
@@ -202,8 +202,8 @@ impl Incoming {
         self.next(&mut state)
     }
 
-    fn next(&self, state: &mut State) -> Taken {
-        if state.failure.is_some() {
+    fn next(&self, state: &mut IncomingState) -> Taken {
+        if state.failure.is_some() || self.is_complete() {
             return Taken::Over;
         }
         for (queue, most) in [(&mut state.urgent, MAX_URGENT), (&mut state.soon, MAX_TAKEN)] {
@@ -274,11 +274,15 @@ impl Incoming {
         blocks.start * BLOCK..(blocks.end * BLOCK).min(self.len)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, IncomingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sleep<'s>(&self, state: MutexGuard<'s, State>, time: Duration) -> MutexGuard<'s, State> {
+    fn sleep<'s>(
+        &self,
+        state: MutexGuard<'s, IncomingState>,
+        time: Duration,
+    ) -> MutexGuard<'s, IncomingState> {
         let waited = self.changed.wait_timeout(state, time);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -398,6 +402,7 @@ mod tests {
         assert!(incoming.is_here(&(len..len + 10)));
         incoming.received(0..len);
         assert!(incoming.is_complete() && incoming.first_missing(&(0..len)).is_none());
+        assert_eq!(incoming.take(NOW), Taken::Over);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Map {
     }
 
     /// Maps a file that is still being received; `file` must have its final length, or more. [`Map::read`], [`Map::populate`] and
-    /// [`Map::touch`] wait for what they read. Whoever uses [`Map::bytes`] must have [waited](Map::wait) for them: until then
+    /// [`Map::touch`] wait for what they read. The caller of [`Map::bytes`] must have [waited](Map::wait) for what it uses: until then
     /// they are zeros. [`Map::check`] fails once the file will not be complete.
     ///
     /// # Errors

@@ -16,6 +16,9 @@ use crate::store::LoadError;
 /// If the pieces read again in small pages outnumber those in huge pages by this, huge pages are not available.
 const MAX_IN_VAIN: i32 = 16;
 
+/// The number of pieces of a file that is being received, and read around the map, that are waited for together: enough for all connections.
+const RECEIVED_AT_ONCE: usize = 16;
+
 /// A job that is still to be done.
 #[derive(Clone, Copy)]
 struct Left<'p> {
@@ -76,6 +79,7 @@ impl LoadState {
             if self.plan.is_behind(job) {
                 self.store.priority().let_pass();
             }
+            ask(map, &job.source);
             self.receive(map, &job.source)?;
             match job.work {
                 Work::Pack { ty, cols, to } => {
@@ -107,11 +111,10 @@ impl LoadState {
         })
     }
 
-    /// Returns when a range of a file has been received, if the file still is.
+    /// Returns when a range of a file that was asked for has been received, if the file still is.
     fn receive(&self, map: &Map, range: &Range<usize>) -> Result<(), LoadError> {
         let Some(incoming) = map.incoming() else { return Ok(()) };
         let range = range.start as u64..range.end as u64;
-        incoming.ask(range.clone());
         match incoming.wait(&range, &|| self.stop.load(Ordering::Relaxed))? {
             true => Ok(()),
             false => Err(LoadError::Stopped),
@@ -146,6 +149,24 @@ impl LoadState {
     fn by_transfer(&self, jobs: &[Left<'_>], method: TransferMethod) -> Result<(), LoadError> {
         let Some(first) = jobs.first() else { return Ok(()) };
         let map = &self.store.maps()[first.job.shard];
+        if map.incoming().is_none() {
+            return self.transfer(map, jobs, method);
+        }
+        // A transfer reads whatever is there.
+        for jobs in jobs.chunks(RECEIVED_AT_ONCE) {
+            jobs.iter().for_each(|left| ask(map, &left.job.source));
+            jobs.iter().try_for_each(|left| self.receive(map, &left.job.source))?;
+            self.transfer(map, jobs, method)?;
+        }
+        Ok(())
+    }
+
+    fn transfer(
+        &self,
+        map: &Map,
+        jobs: &[Left<'_>],
+        method: TransferMethod,
+    ) -> Result<(), LoadError> {
         let range = |range: &Range<usize>| range.start as u64..range.end as u64;
         let pieces: Vec<Piece> = jobs
             .iter()
@@ -226,5 +247,12 @@ impl LoadState {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+}
+
+/// Asks for a range of a file, if it is still being received.
+fn ask(map: &Map, range: &Range<usize>) {
+    if let Some(incoming) = map.incoming() {
+        incoming.ask(range.start as u64..range.end as u64);
     }
 }

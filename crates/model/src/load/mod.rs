@@ -143,12 +143,14 @@ impl Loader {
         let mut report = decide(&maps, facts, weights, wanted);
         let slots = experts::plan(&mut report, weights, &wanted, &maps)?;
         let files = report.files.iter_mut().zip(&maps);
-        let mut methods: Vec<LoadMethod> =
+        let methods: Vec<LoadMethod> =
             files.map(|(file, map)| method(file, weights, map)).collect();
-        if slots.is_some() || methods.iter().any(|method| method.read != ReadMethod::Mmap) {
-            // What is read around the map does not wait for what has not been received.
-            maps.iter().try_for_each(|map| map.wait(&(0..map.len()), &|| false).map(drop))?;
-            methods.iter_mut().for_each(|method| method.is_incoming = false);
+        if let Some(inputs) = &weights.token_inputs {
+            let (shard, table) = inputs.table.file_range();
+            if methods[shard].read != ReadMethod::Mmap {
+                // It stays in the map nevertheless, and no piece of the plan waits for it.
+                maps[shard].wait(&table, &|| false)?;
+            }
         }
         let mut plan = Plan::new(weights, &methods, report.repack);
         if wanted.lock {
@@ -304,15 +306,20 @@ impl Loader {
 /// rest if all fit into memory. The report includes this.
 fn method(file: &mut FileReport, weights: &Weights, map: &Map) -> LoadMethod {
     let Choice { method: read, prefetch: all, .. } = file.choice;
-    let mut method = LoadMethod { read, prefetch: all, prefetch_chosen: all, is_incoming: false };
-    if map.incoming().is_some() && read == ReadMethod::Mmap {
+    let is_incoming = map.incoming().is_some();
+    let mut method = LoadMethod { read, prefetch: all, prefetch_chosen: all, is_incoming };
+    if is_incoming {
+        file.choice.reason.push_str(
+            " It is still being received: what every token reads comes in the order of use, experts come when they are chosen, and the others \
+             after the first answer has begun.",
+        );
+    }
+    if is_incoming && read == ReadMethod::Mmap {
         // Also of a file in memory, or one that does not fit: nothing may be read before it has come.
-        let ahead = Prefetch::ReadThreads(REMOTE_THREADS);
-        let chosen = if all == Prefetch::None { Prefetch::None } else { ahead };
-        method = LoadMethod { prefetch: ahead, prefetch_chosen: chosen, is_incoming: true, read };
-        file.choice.reason = "The file is still being received: what every token reads comes in the order of use, and is \
-                              used in place; experts come when they are chosen, the others after the first answer has begun."
-            .to_owned();
+        method.prefetch = Prefetch::ReadThreads(REMOTE_THREADS);
+        if all != Prefetch::None {
+            method.prefetch_chosen = method.prefetch;
+        }
         return method;
     }
     let always = weights.matrices().filter(|matrix| !matrix.fits_slots());
@@ -343,7 +350,7 @@ fn method(file: &mut FileReport, weights: &Weights, map: &Map) -> LoadMethod {
 pub(crate) fn facts(map: &Map) -> Result<Facts, LoadError> {
     let of = |source| LoadError::Facts { path: map.path().into(), source };
     let facts = Facts::of(map.file()).map_err(of)?;
-    // What is in the page cache of a file that is being received says nothing.
+    // The page cache of a file that is being received has its holes, too.
     let cached = if map.incoming().is_some() { 0 } else { facts.cached };
     Ok(Facts { cached, ..facts })
 }

@@ -107,7 +107,7 @@ impl Plan {
             // A token reads only a row of the table: it stays in the map, and none of it is loaded, but of a file that is being received.
             let (shard, bytes) = inputs.table.file_range();
             plan.kept[shard].push(bytes);
-            if is_incoming(&inputs.table) {
+            if is_incoming(&inputs.table) && methods[shard].read == ReadMethod::Mmap {
                 plan.section(&[&inputs.table], methods, Some(arrival::EMBEDDING), None);
             }
             plan.settle(&mut inputs.projection.matrix, methods, repack);

@@ -114,10 +114,10 @@ impl MatrixRef {
         }
     }
 
-    /// Asks the system to read the matrices of one of `experts` experts, if they are in the map. Returns true if some of them may
-    /// be missing.
+    /// Asks the system to read the matrices of one of `experts` experts, if they are in the map; or asks for them if their file is still
+    /// being received. Returns true if some of them may be missing.
     pub(crate) fn ask_ahead(&self, expert: usize, experts: usize, store: &Store) -> bool {
-        self.storage == Storage::Map
+        (self.storage == Storage::Map || store.is_incoming())
             && store.ask_ahead(self.shard, self.expert_range(expert, experts))
     }
 

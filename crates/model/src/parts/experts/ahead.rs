@@ -70,6 +70,10 @@ impl Experts {
         let spec = &self.spec;
         let Some((layer, next)) = step.next_experts else { return };
         let Storage::Slots(place) = next.down.matrix.storage() else { return };
+        if step.store.is_incoming() {
+            // They may not be there to be read.
+            return;
+        }
         let rows = step.rows().all();
         let kinds = |layer: &Experts| {
             ActivationFormats::of(layer.routing_linears().flat_map(Linear::kinds))
