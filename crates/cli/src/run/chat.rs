@@ -50,6 +50,10 @@ pub fn main(
             Style::Raw => " Each line is continued on its own.",
         }
     ));
+    if let Some(model) = about.model {
+        // Nothing is asked yet: whatever comes now saves time later.
+        model.receive_rest();
+    }
     let mut lines = Lines::new(terminal, args.history())?;
     let mut talk = Talk {
         about,

@@ -29,7 +29,7 @@ use rusage::Phases;
 
 use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
-use crate::hub::suggested;
+use crate::hub::{coming, suggested};
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -58,6 +58,7 @@ Examples:
   alight run model.gguf \"Hi\" --json | jq .timings
   alight run model.gguf \"A pet?\" --json-schema-file pet.json
   alight run model.gguf \"Hi\" --engine jax --tp 2  JAX, on two devices
+  alight run hf.co/USER/REPO \"Hi\"                 a model of the hub, while it comes
 
 The prompt is the argument or --file, and before it, with a blank line between them, what comes on \
 standard input if that is a pipe or a file. Without either, that alone; on a terminal it is a chat. \
@@ -200,14 +201,21 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             None
         }
     };
+    let coming = match args.reads_coming() {
+        true => coming::begin(&mut args.model, args.engine.hub.offline)?,
+        false => None,
+    };
     let mut front = Front { args: &args, source, held: None, started };
     let sampling = args.sampling.options();
     match args.choice.kind {
         EngineKind::Native => {
             // The system frees memory and threads when the process ends, all at once; dropping the model piece by piece before
             // that would only keep the user waiting, and a thread that Ctrl-C has left may still read it.
-            let file = args.keep.file(&args.model)?;
-            let model = Box::leak(Box::new(open::model(&file, &args.engine)?));
+            let model = match &coming {
+                Some(coming) => coming.open(|map| open::mapped(map, &args.engine))?,
+                None => open::model(&args.keep.file(&args.model)?, &args.engine)?,
+            };
+            let model = Box::leak(Box::new(model));
             args.template.give(|source| model.set_template(source))?;
             let model: &'static Model = model;
             phases.end("open");
@@ -244,10 +252,15 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             engine.keep_prompts(args.cache.folder()?);
             match &*draft {
                 Some(draft) => engine.draft_with(draft)?,
-                None if args.drafts.speculate == Speculate::Off => {}
+                // The weights of its layer for that are the last to come.
+                None if args.drafts.speculate == Speculate::Off || model.is_incoming() => {}
                 None => engine.draft_with_mtp()?,
             }
-            front.run(&mut engine, &about, (prompt, style), sampling, phases)
+            let outcome = front.run(&mut engine, &about, (prompt, style), sampling, phases);
+            let Some(coming) = coming else { return outcome };
+            coming.end(outcome)?;
+            engine.keep();
+            Ok(())
         }
         EngineKind::Jax => {
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
@@ -287,7 +300,16 @@ fn check_chat(args: &RunArgs) -> Outcome {
 impl RunArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
-        (self.drafts.models(&mut self.model), self.engine.hub.offline)
+        let offline = self.engine.hub.offline;
+        match self.reads_coming() {
+            true => (self.drafts.file_mut().into_iter().collect(), offline),
+            false => (self.drafts.models(&mut self.model), offline),
+        }
+    }
+
+    /// Returns true if the model may be read while it is being fetched.
+    fn reads_coming(&self) -> bool {
+        self.choice.kind == EngineKind::Native && !self.keep.is_on()
     }
 
     /// Returns the encoder of messages and the limits of an answer, if it has this constraint.

@@ -95,6 +95,11 @@ impl<'m> Native<'m> {
         let Some(folder) = self.prompts.as_ref().filter(|_| self.session.position() == 0) else {
             return 0;
         };
+        if self.model.is_incoming() {
+            // Prompts are kept under bytes of all tensors, and of a new model there are none.
+            self.to_keep = prompt.len() >= MIN_NEW;
+            return 0;
+        }
         let restored = self.session.restore(folder, prompt);
         say_ignored(&restored.ignored);
         self.to_keep = prompt.len() - restored.positions >= MIN_NEW;
@@ -196,6 +201,10 @@ impl Engine for Native<'_> {
 
     /// A failure to keep the prompt is only noted: there is an answer.
     fn keep(&mut self) {
+        if self.model.is_incoming() {
+            // Later, when it is complete.
+            return;
+        }
         let keep = std::mem::take(&mut self.to_keep);
         let Some(folder) = self.prompts.as_ref().filter(|_| keep) else { return };
         if let Err(error) = self.session.keep(folder) {
