@@ -205,12 +205,13 @@ fn a_wrong_range_ends_the_answer_with_its_place() {
 fn ctrl_c_ends_it_at_every_moment_and_the_next_run_goes_on() {
     let streamed = mixture();
     let (all, needed) = (streamed.bytes.len(), streamed.needed() as usize);
-    let expected = streamed.expected("2");
+    let expected = streamed.expected("1");
     let mut there = 0;
+    // One token, since after it other experts come as well, which the hub may not send to the end.
     // In the header, among the weights that every token reads, and after the answer.
     for (quota, answers) in [(70_000, false), (needed / 2, false), (all / 2, true)] {
         streamed.case.hub.plan().quota = Some(quota);
-        let mut child = streamed.start("2");
+        let mut child = streamed.start("1");
         let mut stdout = lines(&mut child);
         if answers {
             assert_eq!(tokens(&line(&mut stdout)), expected);
@@ -239,7 +240,7 @@ fn ctrl_c_ends_it_at_every_moment_and_the_next_run_goes_on() {
     }
     streamed.case.hub.plan().quota = None;
     streamed.case.hub.asked();
-    let answered = streamed.case.alight(&run(NAME, "2")).succeeds();
+    let answered = streamed.case.alight(&run(NAME, "1")).succeeds();
     assert_eq!(tokens(&answered.stdout), expected);
     let asked = streamed.case.hub.asked().into_iter().filter(|one| one.cdn);
     let asked: u64 = asked.map(|one| one.range.unwrap()).map(|(a, b)| b + 1 - a).sum();
