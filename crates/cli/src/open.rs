@@ -171,7 +171,7 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
 /// Opens the model in this map, whose file may still be being fetched.
 pub fn mapped(map: &Arc<Map>, args: &EngineArgs) -> Outcome<Model> {
     let model = Model::open_mapped(map, &args.options(args.threads));
-    noted(explained(model.map_err(|error| anyhow!(error))?, args), args)
+    noted(explained(model.map_err(|error| anyhow!(error))?, args)?, args)
 }
 
 /// Returns the model, after a note on options that do not apply to it.
@@ -188,11 +188,11 @@ fn noted(model: Model, args: &EngineArgs) -> Outcome<Model> {
 pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let path = &source::model_file(path)?;
     let model = Model::open(path, &args.options(args.threads));
-    Ok(explained(model.map_err(|error| source::explain(path, anyhow!(error)))?, args))
+    explained(model.map_err(|error| source::explain(path, anyhow!(error)))?, args)
 }
 
-/// Returns the model, after notes on how it computes and is loaded.
-fn explained(model: Model, args: &EngineArgs) -> Model {
+/// Returns the model, after notes on how it computes and is loaded, and the check that was asked for.
+fn explained(model: Model, args: &EngineArgs) -> Outcome<Model> {
     threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
     if args.check_tensors {
         say::progress("checking the weights");
@@ -205,7 +205,7 @@ fn explained(model: Model, args: &EngineArgs) -> Model {
     } else if say::is_terminal() && model.load_report().slots.is_some() {
         say::note(model.load_report().reason());
     }
-    model
+    Ok(model)
 }
 
 /// The text data in a model's files, for engines that compute with its weights in another process.

@@ -12,7 +12,7 @@ use alight_hub::{Event, Hub, HubError, Located, Name, Pulled};
 use alight_pages::Map;
 use anyhow::anyhow;
 
-use super::{PullProgress, failed, fetch, hub, say_instead};
+use super::{PullProgress, failed, fetch, hub, name_of, say_instead};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
 
@@ -50,18 +50,17 @@ enum Begun {
 /// Replaces a model of the hub by its file. If that has to be fetched, it is fetched from now on, and `Some` is returned as soon as it
 /// can be opened, if it can be before it is complete.
 pub fn begin(path: &mut PathBuf, offline: bool) -> Outcome<Option<Coming>> {
-    let Some(name) = Name::of_path(path).map_err(failed)? else { return Ok(None) };
+    let Some(name) = name_of(path)? else { return Ok(None) };
     let located = hub(offline)?.locate(&name, begin_to_fetch).map_err(failed)?;
     say_instead(&located);
-    let paths = match located {
-        Located::There(found) | Located::Instead(found, _) => found.paths,
-        Located::Pulled(Begun::Whole(pulled)) => pulled.paths,
+    *path = match located {
+        Located::There(found) | Located::Instead(found, _) => found.path().to_owned(),
+        Located::Pulled(Begun::Whole(pulled)) => pulled.path().to_owned(),
         Located::Pulled(Begun::Coming(coming)) => {
             *path = coming.map.path().to_owned();
             return Ok(Some(coming));
         }
     };
-    *path = paths.into_iter().next().unwrap_or_default();
     Ok(None)
 }
 
