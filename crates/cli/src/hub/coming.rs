@@ -41,7 +41,7 @@ enum News {
     Ended(Result<Pulled, HubError>),
 }
 
-/// What begins when a model is fetched.
+/// A fetch that has begun: of a whole model, or of one that is coming.
 enum Begun {
     Whole(Pulled),
     Coming(Coming),
