@@ -1,6 +1,7 @@
 //! Arguments of requests from Python: the options of an answer, with the names of `alight run`; and prompts as tokens.
 
 use alight_chat::body::conversation;
+use alight_chat::body::thinking::{self, SWITCH};
 use alight_chat::grammar::{AnswerRules, NoGrammar, Wanted};
 use alight_model::{ModelError, SamplerOptions};
 use alight_text::output::{Thinking, Tools};
@@ -255,6 +256,14 @@ pub enum Prompt {
     Chat(Map<String, Value>),
 }
 
+/// A prompt that can be computed.
+pub struct EncodedPrompt {
+    pub tokens: Vec<u32>,
+    pub style: Style,
+    /// The maximum number of tokens of thinking, where the template does not end it.
+    pub thinking: Option<usize>,
+}
+
 impl Prompt {
     /// Reads a text, token ids, or a conversation.
     ///
@@ -295,7 +304,7 @@ impl Prompt {
         Some(Tools::of(tools.as_array().map_or(&[], Vec::as_slice)))
     }
 
-    /// The tokens that `alight run` computes for it, and their style. A text is a conversation if the model has a chat template.
+    /// The tokens that `alight run` computes for it, and how their answer is read. A text is a conversation if the model has a chat template.
     ///
     /// # Errors
     /// `PromptError`, `ContextFullError`.
@@ -304,17 +313,18 @@ impl Prompt {
         vocabulary: &Vocabulary,
         options: &Options,
         context: Context,
-    ) -> PyResult<(Vec<u32>, Style)> {
+    ) -> PyResult<EncodedPrompt> {
         let has_template = matches!(vocabulary.template(), Some(Ok(_)));
         let style = match &self {
             Prompt::Text(_) if !options.raw && has_template => Style::Chat,
             Prompt::Chat(_) => Style::Chat,
             Prompt::Text(_) | Prompt::Tokens(_) => Style::Raw,
         };
-        let mut encoder = Encoder::new(vocabulary, style, options.parse_special);
-        if !(options.thinking && options.rules().thinking) {
-            encoder = encoder.without_thinking();
-        }
+        let encoder = Encoder::new(vocabulary, style, options.parse_special);
+        let plain = |tokens| {
+            let tokens = context.checked(tokens, vocabulary)?;
+            Ok(EncodedPrompt { tokens, style, thinking: None })
+        };
         if style == Style::Raw && options.system.is_some() {
             return Err(error::OPTION.err(
                 "system needs a prompt that goes through the model's chat template: write what it says into the prompt",
@@ -325,11 +335,10 @@ impl Prompt {
                 .map_err(|problem| error::too_long(&problem))
         };
         let mut messages = match self {
-            Prompt::Tokens(tokens) => return Ok((context.checked(tokens, vocabulary)?, style)),
+            Prompt::Tokens(tokens) => return plain(tokens),
             Prompt::Text(text) if style == Style::Raw => {
                 fits(text.len())?;
-                let tokens = encoder.raw(&text).map_err(error::prompt)?;
-                return Ok((context.checked(tokens, vocabulary)?, style));
+                return plain(encoder.raw(&text).map_err(error::prompt)?);
             }
             Prompt::Text(text) => {
                 let mut messages = Map::new();
@@ -345,8 +354,13 @@ impl Prompt {
             all.insert(0, json!({"role": "system", "content": system}));
         }
         fits(messages.get("messages").map_or(0, content_bytes))?;
+        let may_think = options.rules().thinking;
+        if !(options.thinking && may_think) {
+            messages.entry(SWITCH).or_insert(false.into());
+        }
+        let thinking = thinking::fit(&mut messages, vocabulary).budget.filter(|_| may_think);
         let tokens = conversation::encode(&encoder, messages).map_err(error::prompt)?.tokens;
-        Ok((context.checked(tokens, vocabulary)?, style))
+        Ok(EncodedPrompt { tokens: context.checked(tokens, vocabulary)?, style, thinking })
     }
 }
 

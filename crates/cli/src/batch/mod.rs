@@ -244,11 +244,12 @@ impl BatchArgs {
         if style == Style::Raw && self.system.is_some() {
             say::note("--system has no effect without a chat template");
         }
-        let encoder = self.limits.encoder(Encoder::new(vocabulary, style, self.parse_special));
+        let encoder = Encoder::new(vocabulary, style, self.parse_special);
         let defaults = Defaults {
             sampling: self.sampling.fixed_options(),
             max_tokens: self.limits.max_tokens(),
             ignore_eos: self.limits.ignore_eos,
+            no_thinking: self.limits.no_thinking,
             system: self.system.clone(),
             style,
             context,
