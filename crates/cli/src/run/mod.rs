@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use alight_chat::grammar::{AnswerRules, Held};
+use alight_chat::thinking::ThinkingBudget;
 use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
@@ -312,21 +313,20 @@ impl RunArgs {
         self.choice.kind == EngineKind::Native && !self.keep.is_on()
     }
 
-    /// Returns the encoder of messages and the limits of an answer, if it has this constraint.
+    /// Returns the encoder of messages, the limits of an answer and that of its thinking, if it has this constraint.
     fn held_by<'m>(
         &self,
         about: &About<'m>,
         style: Style,
         limits: GenerateOptions,
         held: Option<&Held>,
-    ) -> (Encoder<'m>, GenerateOptions) {
-        let encoder = Encoder::new(about.vocabulary, style, self.parse_special)
-            .with_variables(self.template.variables());
-        let encoder = self.limits.encoder(encoder);
-        let rules = AnswerRules::of(held);
-        let encoder = if rules.thinking { encoder } else { encoder.without_thinking() };
+    ) -> (Encoder<'m>, GenerateOptions, Option<usize>) {
+        let (rules, mut variables) = (AnswerRules::of(held), self.template.variables());
+        let budget = self.limits.fit_thinking(&mut variables, about.vocabulary, rules.thinking);
+        let encoder = Encoder::new(about.vocabulary, style, self.parse_special);
         let ignore_eos = limits.ignore_eos && rules.past_end;
-        (encoder, GenerateOptions { ignore_eos, ..limits })
+        let limits = GenerateOptions { ignore_eos, ..limits };
+        (encoder.with_variables(variables), limits, budget.filter(|_| style == Style::Chat))
     }
 
     fn generate_options(&self) -> GenerateOptions {
@@ -355,6 +355,9 @@ impl RunArgs {
     }
 }
 
+/// The note about thinking that only the native engine can end.
+const STILL_THINKS: &str = "the chat template has no switch for thinking, and the JAX engine cannot end it: the model may still think, unseen";
+
 /// The whole command except for the engine.
 struct Front<'a> {
     args: &'a RunArgs,
@@ -380,7 +383,10 @@ impl Front<'_> {
             return chat::main(args, about, style, engine, (sampling, limits, self.held.clone()));
         };
         let held = self.held.as_ref().map(|holding| &holding.held);
-        let (_, limits) = args.held_by(about, style, limits, held);
+        let (_, limits, budget) = args.held_by(about, style, limits, held);
+        if budget.is_some() && args.choice.kind == EngineKind::Jax {
+            say::note(STILL_THINKS);
+        }
         phases.end("prepare");
         // Several processes must stop at the same token, so Ctrl-C ends the process at once, and with it all others.
         let several = args.choice.jax.are_several();
@@ -402,7 +408,8 @@ impl Front<'_> {
         );
         let context = about.context;
         let breakers = args.sampling.breakers();
-        let request = Request { prompt, context, sampling, breakers, limits, held };
+        let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, about.vocabulary, None));
+        let request = Request { prompt, context, sampling, breakers, limits, held, thinking };
         let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;
@@ -436,7 +443,7 @@ impl Front<'_> {
             return Ok(None);
         }
         let held = self.held.as_ref().map(|holding| &holding.held);
-        let (encoder, _) = self.args.held_by(about, style, self.args.generate_options(), held);
+        let (encoder, ..) = self.args.held_by(about, style, self.args.generate_options(), held);
         let text = self.source.read(self.args.strict_utf8)?;
         check_length(text.len(), &about.vocabulary.tokenizer, about.max_context)
             .map_err(|e| anyhow!(e))?;

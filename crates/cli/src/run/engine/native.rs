@@ -118,7 +118,14 @@ impl<'m> Native<'m> {
             return Ok(Finish::Interrupted);
         }
         // The first mask is computed while the prompt is.
-        let mut held = request.held.map(|held| masks.get_or_init(Masks::start).hold(held.clone()));
+        let held = request.held.map(|held| {
+            let held = masks.get_or_init(Masks::start).hold(held.clone());
+            Box::new(held) as Box<dyn Constraint>
+        });
+        let mut held = match request.thinking.clone() {
+            Some(budget) => Some(budget.constraint(request.prompt, held)),
+            None => held,
+        };
         let prompt = &request.prompt[from..];
         let left = session.context().saturating_sub(session.position());
         // A prompt that does not fit is passed to `generate` whole: its error has the right numbers.
@@ -140,7 +147,7 @@ impl<'m> Native<'m> {
             cached.push(id);
             on_event(Event::Token(id))
         };
-        let held = held.as_mut().map(|held| held as &mut dyn Constraint);
+        let held = held.as_mut().map(|held| &mut **held as &mut dyn Constraint);
         // The last token takes no position.
         let most = (request.context + 1).saturating_sub(request.prompt.len());
         let max_tokens = request.limits.max_tokens.min(most);
