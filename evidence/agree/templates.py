@@ -785,6 +785,121 @@ raise_exception('no: ' ~ n)
 raise_exception()
 raise_exception(5)
 strftime_now('%%')
+d.items() == d.items()
+d.items() == {}.items()
+d.keys() == d.keys()
+d.values() == d.values()
+d.items() == none
+range == range
+range == dict
+{(1, 2): 'a', (1, 1): 'b', (0, 5): 'c', (1,): 'd'}
+{(1, 2): 'a', (1,): 'b'}[1, 2]
+{(1, 2): 'a', (1,): 'b'}[(1,)]
+{1: 'a', none: 'b', 1.5: 'd'}.get('x')
+'%c' % 65
+'%c' % 'a'
+'%c' % 'ab'
+'%c' % 1.5
+'%.5d' % 42
+'%+.5d' % 42
+'%d' % 'x'
+'%x' % 'x'
+'%f' % ('inf' | float)
+'%f' % ('nan' | float)
+'%08.3f|%-8d|% d' % (x, n, n)
+'{!x}'.format(1)
+'{0[}'.format(l)
+'{0[1]x}'.format(l)
+'{0[1]}{0[2]}'.format(l)
+'{:.f}'.format(1.5)
+'{:5d x}'.format(1)
+'{:.2d}'.format(1)
+'{:c}'.format(1114112)
+'{:c}{:c}'.format(65, 8364)
+'{:,}|{:_}|{:,}'.format(1234.5, 12345.25, -1234567)
+'{:0<8}|{:08}|{:0>8}|{:08}'.format(x, x, 'a', n)
+'{:{}}'.format('a', 5)
+'{:{:{}}}'.format('a', 'b', 1)
+'nan' | float | tojson
+'inf' | float | tojson
+'-inf' | float | tojson
+"\r\t\b\f" | tojson
+'\a\b\f\v' | length
+'\a\b\f\v' | tojson
+'\x4'
+'\u12'
+1 | tojson(indent=[])
+1 | tojson(separators=5)
+[1, {'a': 2}] | tojson(indent='..')
+x.is_integer()
+(2.0).is_integer()
+'aab'.count('a', 5)
+'aab'.startswith('a', 9)
+'aab'.startswith(1)
+'aab'.endswith(('b', 'c'))
+'{b}'.format_map(d)
+dict(1)
+dict([1])
+dict([[1, 2], [3, 4]])
+dict(d, d)
+range(1, 2, step=1)
+'x'.center()
+'x'.center('a')
+[1] | urlencode
+{'a b': 1, 'c': 'é/'} | urlencode
+[['a', 1], ('b', 2)] | urlencode
+5 | urlencode
+'x' | filesizeformat
+'nan' | float | round
+'inf' | float | round
+x is foo.bar
+x | foo.bar
+names | sum
+names | sum(start='')
+dict(**1)
+dict(*1)
+dict(a=1, *l)
+dict(**d, a=1)
+1 < 2 < 1
+3 < 2 < n
+'x' not n
+-'a'
++none
+-true
+(-1) ** -3
+(-1) ** -2
+-0.0 % 5
+0.0 % -5
+[{}, {'a': 1}, {}] | map(attribute='a') | unique | list | length
+people | unique(attribute='zz') | list | length
+[{'a': 'nan' | float}, {'a': 1}] | groupby('a') | list | length
+'0x1F' | int(0, 0)
+'012' | int(7, 0)
+'00' | int(7, 0)
+'12' | int(0, 0)
+'-0b11' | int(7, 0)
+'ab'.split('')
+'ab'.rsplit('')
+'ab'.partition('')
+[] | first
+[] | last
+[] | first | default('none')
+{} | first
+l | reverse | list
+5 | reverse
+undefined_one | reverse | list
+{'b': 1, 'a': 2}.copy()
+'a' b
+l[1:2, 0]
+l[0, 1]
+(1, 'a') < (1, 'b')
+[[2, 1], [1, 5], [1, 2]] | sort
+none < 1
+cycler == joiner
+('%s' * 3) % (1, none, true)
+strftime_now('%u') | length
+strftime_now('%n%t')
+strftime_now('%D') == strftime_now('%x')
 strftime_now() 
 s.upper ()
 s . upper()
@@ -1546,6 +1661,34 @@ line' }}
 ---
 {%- if true %} a {%- endif %} b
 {%+ if true %} c {% endif %}
+---
+{% set ns = namespace(a=none) %}{% for x in l %}{% set ns.a = loop %}{{ loop == ns.a }}{% endfor %}
+---
+{% for x in l %}{{ loop == loop }}{{ loop is mapping }}{{ loop + 1 }}{% endfor %}
+---
+{% set ns = namespace(a=1) %}{{ ns() }}
+---
+{% for x in l %}{{ loop() }}{% endfor %}
+---
+{{ 'a' }} {% %}
+---
+{{ {{ 1 }} }}
+---
+{% if true %}{{ 1
+---
+{% macro m(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ m(1, 2, 3) }}
+---
+{% macro m(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ m(1, c=3) }}
+---
+{% macro m(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ m(1, a=3) }}
+---
+{{ 'a'.replace(1) }}{{ 'a'.replace() }}
+---
+{{ 'a'.replace('a', old='b') }}
+---
+{% set a, b = 1 %}{{ a }}
+---
+{% set (a, b), c = (1, 2), 3 %}{{ a }}{{ b }}{{ c }}
 ---
 {{ namespace(a=1, b='x') }}
 """

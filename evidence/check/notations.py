@@ -40,6 +40,13 @@ TOOLS = {"f": PARAMETERS, "g": {"type": "object", "properties": {}}, "get_weathe
 VALUES = {"a": "1.50", "b": -3, "c": True, "d": ["x", "1.50", "true"], "e": None, "code": 'if a < b and c & "d":\n\tprint(\'é 🚀\\n\')  # \\\n', "empty": "", "list": "[1, 2]",
           "m": [{"x": 1.5}, {"x": 2}], "none": "null", "o": {"k": "1.50", "n": 2}, "object": '{"a": 1}', "ratio": 0.25, "truth": "true", "unit": "F"}
 PET = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"], "additionalProperties": False}
+# The input of a custom tool, and its grammar.
+PATCH = "*** Begin Patch\n*** Add File: a/b.py\n+print(\"é\")\n+\n*** End Patch"
+PATCHES = r"""start: "*** Begin Patch" LF add+ "*** End Patch" LF?
+add: "*** Add File: " /(.+)/ LF line+
+line: "+" /(.*)/ LF
+%import common.LF
+"""
 # Of what is said to be wrong.
 LINE = 600
 F, G, H = notations.F, notations.G, Call("held", {"a": "x", "b": 1})
@@ -71,6 +78,10 @@ class Case:
     """Whether calls of the tools are all that is wanted, since the grammar forbids what is written."""
     cut: bool = False
     """Whether the client wants half as many tokens as it has."""
+    form: bool = False
+    """Whether the text is a form that the client wants, and not what is written."""
+    late_ids: bool = False
+    """Whether a stream begins a call without the id that the model gives it."""
 
 
 @dataclass
@@ -92,14 +103,10 @@ def cases(family: Family, opened: bool) -> list[Case]:
 
     def add(what: str, answer: Answer, **more) -> None:
         numbered = replace(answer, calls=notations.number(answer.calls, family))
-        kept = numbered if family.ids_kept else answer
         hidden = replace(numbered, calls=tuple(replace(call, arguments=notations.literals(call.arguments)) for call in numbered.calls))
         end = family.end_of_calls if answer.calls and family.end_of_calls else family.end
-        held = bool({"tool_choice", "strict"} & set(more.get("asked", ())))
-        choice = more.get("asked", {}).get("tool_choice", "none")
-        if choice != "none" and not family.holds:
-            more["anything"] = True
-        found.append(Case(what, family.answer(hidden, opened, held), kept, end, **more))
+        held = bool({"tool_choice", "strict", "custom"} & set(more.get("asked", ())))
+        found.append(Case(what, family.answer(hidden, opened, held), numbered, end, late_ids=family.late_ids, **more))
 
     thinking = "Hm,\n\nlet me see." if family.think else ""
     add("text", Answer("Yes.\n\nIt is *so*: 1 < 2 & é 🚀."))
@@ -131,8 +138,11 @@ def cases(family: Family, opened: bool) -> list[Case]:
     if family.several and family.several_held:
         add("several calls, required", Answer(calls=(WEATHER, G)), asked={"tool_choice": "required"}, protocols=some)
     add("a call, held to its schema", Answer(calls=(H,)), asked={"strict": True}, protocols=some)
+    add("the input of a custom tool", Answer(calls=(Call("patch", {"input": PATCH}),)), asked={"custom": True}, protocols=("chat", "responses"))
     if thinking and opened:
-        add("thinking and an answer of a schema", Answer('{"name":"Ann","age":3}', thinking), asked={"tools": {}, "schema": PET})
+        form = {"tools": {}, "schema": PET, "think": True}
+        add("thinking and an answer of a schema", Answer('{"name":"Ann","age":3}', thinking), asked=form)
+        add("thinking, and text where an answer of a schema is", Answer("No, it is a dog.", thinking), asked=form | {"max_tokens": 120}, form=True)
     return found
 
 
@@ -157,6 +167,12 @@ def tools(asked: dict, shape: str) -> list[dict]:
             found.append({"type": "function", **flat, "parameters": parameters})
         else:
             found.append({"type": "function", "function": flat | {"parameters": parameters}})
+    if asked.get("custom"):
+        grammar, custom = {"syntax": "lark", "definition": PATCHES}, {"name": "patch", "description": "Changes files"}
+        if shape == "responses":
+            found.append({"type": "custom", **custom, "format": {"type": "grammar", **grammar}})
+        else:
+            found.append({"type": "custom", "custom": custom | {"format": {"type": "grammar", "grammar": grammar}}})
     return found
 
 
@@ -190,6 +206,9 @@ def request(protocol: str, case: Case, number: int, steps: int, stream: bool) ->
             body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         elif schema:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}}
+    if asked.get("think"):
+        wishes = {"ollama": {"think": True}, "messages": {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100}}
+        body |= wishes.get(protocol, {"chat_template_kwargs": {"enable_thinking": True}})
     if protocol in ("chat", "responses") and "parallel_tool_calls" in asked:
         body["parallel_tool_calls"] = asked["parallel_tool_calls"]
     paths = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages", "ollama": "/api/chat"}
@@ -202,13 +221,20 @@ def events(said: bytes) -> list[dict]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
+def named(call: dict) -> dict:
+    """The function of a call; that of a custom tool has its input as the only argument."""
+    if "custom" in call:
+        return {"name": call["custom"]["name"], "arguments": json.dumps({"input": call["custom"]["input"]})}
+    return call["function"]
+
+
 def of_chat(said: bytes, stream: bool) -> Got:
     """An answer of chat completions."""
     got = Got()
     if not stream:
         choice = json.loads(said)["choices"][0]
         message = choice["message"]
-        calls = [call["function"] | {"id": call["id"]} for call in message.get("tool_calls") or []]
+        calls = [named(call) | {"id": call["id"]} for call in message.get("tool_calls") or []]
         return Got(message.get("reasoning_content") or "", message["content"] or "", calls, choice["finish_reason"])
     for event in events(said):
         for choice in event["choices"]:
@@ -220,9 +246,11 @@ def of_chat(said: bytes, stream: bool) -> Got:
                 if "id" in call:
                     if call["index"] != len(got.calls):
                         got.wrong.append(f"call {len(got.calls)} has the index {call['index']}")
-                    got.calls.append({"id": call["id"], **call["function"]})
+                    got.calls.append({"id": call["id"], **(call.get("function") or call["custom"])})
                 else:
-                    got.calls[call["index"]]["arguments"] += call["function"]["arguments"]
+                    for key, more in (call.get("function") or call["custom"]).items():
+                        got.calls[call["index"]][key] += more
+    got.calls = [named({"custom": call}) | {"id": call["id"]} if "input" in call else call for call in got.calls]
     return got
 
 
@@ -232,6 +260,8 @@ def of_items(response: dict) -> Got:
     for item in response["output"]:
         if item["type"] == "function_call":
             got.calls.append({"name": item["name"], "arguments": item["arguments"], "id": item["call_id"]})
+        elif item["type"] == "custom_tool_call":
+            got.calls.append(named({"custom": item}) | {"id": item["call_id"]})
         elif item["type"] == "reasoning":
             got.thinking += "".join(part["text"] for part in item["content"])
         else:
@@ -252,7 +282,8 @@ def of_responses(said: bytes, stream: bool) -> Got:
             pieces[event["item_id"]] = pieces.get(event["item_id"], "") + event["delta"]
         elif event["type"] == "response.output_item.done":
             item = event["item"]
-            whole = item["arguments"] if item["type"] == "function_call" else "".join(part["text"] for part in item["content"])
+            fields = {"function_call": "arguments", "custom_tool_call": "input"}
+            whole = item[fields[item["type"]]] if item["type"] in fields else "".join(part["text"] for part in item["content"])
             if pieces.get(item["id"], "") != whole:
                 got.wrong.append(f"the pieces are {pieces.get(item['id'], '')!r}, the whole is {whole!r}")
     return got
@@ -311,7 +342,7 @@ REASONS = {"chat": ("stop", "tool_calls", "length"), "responses": ("completed", 
            "messages": ("end_turn", "tool_use", "max_tokens"), "ollama": ("stop", "stop", "length")}
 
 
-def wrong_of(case: Case, got: Got, protocol: str) -> list[str]:
+def wrong_of(case: Case, got: Got, protocol: str, stream: bool) -> list[str]:
     """What differs from what was scripted."""
     wrong, answer = list(got.wrong), case.answer
     stop, called, cut = REASONS[protocol]
@@ -344,9 +375,15 @@ def wrong_of(case: Case, got: Got, protocol: str) -> list[str]:
     ids = [call["id"] for call in got.calls]
     if len(set(ids)) != len(ids) or not all(isinstance(one, str) and one for one in ids):
         wrong.append(f"ids: {ids}")
+    # Ollama's streams have calls whole.
+    late = case.late_ids and stream and protocol != "ollama"
     for call, id_ in zip(calls, ids):
-        if call.id and id_ != call.id:
+        if call.id and id_ != call.id and not late:
             wrong.append(f"the id of a call is {id_!r} instead of {call.id!r}")
+    if case.form:
+        # Blanks may come before it.
+        begun = got.text.lstrip().startswith('{"name":"')
+        return wrong + ([] if begun and got.thinking == answer.thinking else [f"thinking {got.thinking!r}, text {got.text!r}"])
     for what, found, scripted_ in (("thinking", got.thinking, answer.thinking), ("text", got.text, answer.text)):
         if found != scripted_:
             wrong.append(f"{what}: {found!r} instead of {scripted_!r}")
@@ -394,7 +431,7 @@ def family_checks(family: Family, args, folder: Path, turn: int) -> tuple[Checks
                     path, body = request(protocol, case, number, len(scripts[number]), stream)
                     status, said = client.ask(path, body)
                     asked += 1
-                    wrong = wrong_of(case, READERS[protocol](said, stream), protocol) if status == 200 else [f"{status}: {said.decode()[:400]}"]
+                    wrong = wrong_of(case, READERS[protocol](said, stream), protocol, stream) if status == 200 else [f"{status}: {said.decode()[:400]}"]
                     checks.wrong(f"{family.name}: {case.what}, {protocol}{', streamed' if stream else ''}", wrong)
     model.unlink()
     return checks, asked

@@ -12,11 +12,11 @@ from evidence.lib import common
 
 # Word or pattern → what to write instead, and how often it may be there.
 LIMITS = {
-    r"\btold\b": ("reported, configured, given", 92),
-    r"\bsaid\b": ("reported, printed, given", 121),
-    r"\broom\b": ("memory, budget, capacity", 50),
+    r"\btold\b": ("reported, configured, given", 77),
+    r"\bsaid\b": ("reported, printed, given", 109),
+    r"\broom\b": ("memory, budget, capacity", 46),
     r"\bbehind\b": ("after", 6),
-    r"\bbeside\b": ("next to, besides, compared with", 83),
+    r"\bbeside\b": ("next to, besides, compared with", 82),
     r"\bnobody\b": ("the passive voice", 7),
     r"\bsomebody\b": ("the client, the caller", 8),
     r"\bwhoever\b": ("the client, the caller", 0),
@@ -26,7 +26,7 @@ LIMITS = {
     r"\bgoes on\b": ("continues", 0),
     r"\bbrain\b": ("bf16", 0),
     r"\b(?:MOST|LEAST|LONGEST|LARGEST|FEWEST)(?:_[A-Z]|\b)": ("MAX_, MIN_", 0),
-    r"//[/!]? (?:What|Whether|Who) ": ("a noun", 24),
+    r"//[/!]? (?:What|Whether|Who) ": ("a noun", 22),
 }
 
 

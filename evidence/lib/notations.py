@@ -71,13 +71,11 @@ class Family:
     text_before_calls: bool = True
     ids: Callable[[int, str], str] | None = None
     """The id that the model gives a call, by its number and name."""
-    ids_kept: bool = True
-    """Whether the client is given it."""
+    late_ids: bool = False
+    """Whether it stands after the arguments, so that a stream has begun the call without it."""
     failures: tuple[Failure, ...] = ()
     held: Callable[[tuple[Call, ...]], str] | None = None
     """The calls as a grammar holds them, if that is another way."""
-    holds: bool = True
-    """Whether a grammar holds its notation."""
     several_held: bool = True
     """Whether a grammar lets several be written."""
 
@@ -272,8 +270,7 @@ FAMILIES = (
         Failure("no header", "Yes.", of("Yes.")),
     )),
     Family("mistral-v3", "Mistral", "mistralai-Mistral-Nemo-Instruct-2407", json_list("name", "arguments", "[TOOL_CALLS]", ids="id"), think=None,
-           specials=controls("[TOOL_CALLS]", "[INST]", "[/INST]"), end="</s>", text_before_calls=False, marks=("]",), ids=nine, ids_kept=False,
-           held=json_list("name", "arguments", "[TOOL_CALLS]")),
+           specials=controls("[TOOL_CALLS]", "[INST]", "[/INST]"), end="</s>", text_before_calls=False, marks=("]",), ids=nine, late_ids=True),
     Family("mistral-v11", "Mistral", "Mistral-Small-3.2-24B-Instruct-2506", joined(lambda call: f"[TOOL_CALLS]{call.name}[CALL_ID]{call.id}[ARGS]{j(call.arguments)}"), think=None,
            specials=controls("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[INST]", "[/INST]"), end="</s>", marks=("[TOOL_CALLS]",), ids=nine),
     Family("ministral3", "Mistral", "mistralai-Ministral-3-14B-Reasoning-2512", joined(lambda call: f"[TOOL_CALLS]{call.name}[ARGS]{j(call.arguments)}"), think=("[THINK]", "[/THINK]"),
@@ -319,7 +316,7 @@ FAMILIES = (
     Family("kimi-k3", "KimiK3", "Kimi-K3", k3, think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"), opened=True, text=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
            specials=controls("<|open|>", "<|close|>", "<|sep|>"), end="<|end_of_msg|>", tail="<|close|>message<|sep|>"),
     Family("minimax-m2", "MiniMax", "MiniMax-M2", M2, opened=True, specials=THINK | dict.fromkeys(("<minimax:tool_call>", "</minimax:tool_call>"), "user"), end="[e~[", marks=("</parameter>", "</invoke>")),
-    Family("minimax-m3", "MiniMax3", "MiniMax-M3", MINIMAX3, think=("<mm:think>", "</mm:think>"), specials={M3: "user", "<mm:think>": "user", "</mm:think>": "user"}, end="[e~[", holds=False, marks=("</a>",), failures=(
+    Family("minimax-m3", "MiniMax3", "MiniMax-M3", MINIMAX3, think=("<mm:think>", "</mm:think>"), specials={M3: "user", "<mm:think>": "user", "</mm:think>": "user"}, end="[e~[", marks=("</a>",), failures=(
         Failure("thinking that only ends", "</mm:think>Yes.", of("Yes.")),
     )),
     Family("llama3", "Llama", "meta-llama-Llama-3.1-8B-Instruct", LLAMA, think=None, several_held=False,

@@ -182,7 +182,13 @@ def failed(page: Browser, checks: Checks) -> None:
     press(page, "Ask again")
     page.until("return document.getElementById('stop').hidden && document.querySelector('.message .failed') !== null")
     checks.add(page.run("return document.querySelectorAll('.message').length") == 2 and not page.text(".version"), "what has failed is asked again in its place")
+    # The model's template shows no tools.
+    setting(page, tools='[{"type": "function", "function": {"name": "add"}}]')
+    ask(page, "And three and three?")
+    page.until("return document.querySelector('.message .warned') !== null")
+    checks.add("described in words" in page.text(".message .warned"), f"a warning stands below its answer: {page.text('.message .warned')}")
     setting(page, tools="")
+    choose(page, "What is one and one?")
     ask(page, "And two and two?", new=False)
     page.until("return document.getElementById('stop').hidden && document.querySelectorAll('.message.assistant .numbers').length > 0")
     sent = page.run("return window.bodies.at(-1).messages")

@@ -2,6 +2,7 @@
 
 use alight_chat::body::conversation;
 use alight_chat::body::options::BREAKERS;
+use alight_chat::body::thinking::{self, SWITCH};
 use alight_chat::grammar::{AnswerRules, NoGrammar, Wanted};
 use alight_model::{ModelError, SamplerOptions, SamplerStages};
 use alight_text::output::{Thinking, Tools};
@@ -301,6 +302,14 @@ pub enum Prompt {
     Chat(Map<String, Value>),
 }
 
+/// A prompt that can be computed.
+pub struct EncodedPrompt {
+    pub tokens: Vec<u32>,
+    pub style: Style,
+    /// The maximum number of tokens of thinking, where the template does not end it.
+    pub thinking: Option<usize>,
+}
+
 impl Prompt {
     /// Reads a text, token ids, or a conversation.
     ///
@@ -345,7 +354,7 @@ impl Prompt {
         Some(Tools::of(tools.as_array().map_or(&[], Vec::as_slice)))
     }
 
-    /// The tokens that `alight run` computes for it, and their style. A text is a conversation if the model has a chat template.
+    /// The tokens that `alight run` computes for it, and how their answer is read. A text is a conversation if the model has a chat template.
     ///
     /// # Errors
     /// `PromptError`, `ContextFullError`.
@@ -354,17 +363,18 @@ impl Prompt {
         vocabulary: &Vocabulary,
         options: &Options,
         context: Context,
-    ) -> PyResult<(Vec<u32>, Style)> {
+    ) -> PyResult<EncodedPrompt> {
         let has_template = matches!(vocabulary.template(), Some(Ok(_)));
         let style = match &self {
             Prompt::Text(_) if !options.raw && has_template => Style::Chat,
             Prompt::Chat(_) => Style::Chat,
             Prompt::Text(_) | Prompt::Tokens(_) => Style::Raw,
         };
-        let mut encoder = Encoder::new(vocabulary, style, options.parse_special);
-        if !(options.thinking && options.rules().thinking) {
-            encoder = encoder.without_thinking();
-        }
+        let encoder = Encoder::new(vocabulary, style, options.parse_special);
+        let plain = |tokens| {
+            let tokens = context.checked(tokens, vocabulary)?;
+            Ok(EncodedPrompt { tokens, style, thinking: None })
+        };
         if style == Style::Raw && options.system.is_some() {
             return Err(error::OPTION.err(
                 "system needs a prompt that goes through the model's chat template: write what it says into the prompt",
@@ -375,11 +385,10 @@ impl Prompt {
                 .map_err(|problem| error::too_long(&problem))
         };
         let mut messages = match self {
-            Prompt::Tokens(tokens) => return Ok((context.checked(tokens, vocabulary)?, style)),
+            Prompt::Tokens(tokens) => return plain(tokens),
             Prompt::Text(text) if style == Style::Raw => {
                 fits(text.len())?;
-                let tokens = encoder.raw(&text).map_err(error::prompt)?;
-                return Ok((context.checked(tokens, vocabulary)?, style));
+                return plain(encoder.raw(&text).map_err(error::prompt)?);
             }
             Prompt::Text(text) => {
                 let mut messages = Map::new();
@@ -395,8 +404,13 @@ impl Prompt {
             all.insert(0, json!({"role": "system", "content": system}));
         }
         fits(messages.get("messages").map_or(0, content_bytes))?;
+        let may_think = options.rules().thinking;
+        if !(options.thinking && may_think) {
+            messages.entry(SWITCH).or_insert(false.into());
+        }
+        let thinking = thinking::fit(&mut messages, vocabulary).budget.filter(|_| may_think);
         let tokens = conversation::encode(&encoder, messages).map_err(error::prompt)?.tokens;
-        Ok((context.checked(tokens, vocabulary)?, style))
+        Ok(EncodedPrompt { tokens: context.checked(tokens, vocabulary)?, style, thinking })
     }
 }
 

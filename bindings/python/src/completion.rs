@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use alight_chat::grammar::{AnswerRules, Held};
+use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_model::{Finish, Logprobs, Request};
 use alight_text::output::{Shown, Tools};
@@ -13,7 +14,7 @@ use alight_text::{Style, Vocabulary};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::asked::Options;
+use crate::asked::{EncodedPrompt, Options};
 use crate::worker::{Failure, Running, Worker};
 
 /// The time to wait for a token before signals are checked.
@@ -130,14 +131,15 @@ impl Making {
     pub fn begin(
         worker: &Arc<Worker>,
         vocabulary: &Arc<Vocabulary>,
-        (prompt, style, tools): (Vec<u32>, Style, Option<Tools>),
+        (prompt, tools): (EncodedPrompt, Option<Tools>),
         options: &Options,
         held: Option<Held>,
     ) -> Result<Making, Failure> {
+        let EncodedPrompt { tokens: prompt, style, thinking: budget } = prompt;
         let thinking = options.shown();
         let style = if AnswerRules::of(held.as_ref()).marks { style } else { Style::Raw };
         let shown = Shown::new(Arc::clone(vocabulary), style, &prompt, thinking, &options.stops);
-        let shown = match tools {
+        let shown = match tools.clone() {
             Some(tools) => shown.with_tools(tools),
             None => shown,
         };
@@ -152,7 +154,8 @@ impl Making {
             ..Request::default()
         };
         let logits = options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
-        let request = GenerateRequest { request, logits, grammar: held, thinking: None };
+        let budget = budget.map(|most| ThinkingBudget::new(most, Arc::clone(vocabulary), tools));
+        let request = GenerateRequest { request, logits, grammar: held, thinking: budget };
         let running = worker.generate(request)?;
         Ok(Making {
             running: Some(running),

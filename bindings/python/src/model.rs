@@ -129,8 +129,7 @@ impl Model {
         let tools = prompt.tools();
         py.detach(|| {
             let held = self.held(options, tools.is_some())?;
-            let (tokens, style) = prompt.encode(&self.vocabulary, options, self.context)?;
-            let prompt = (tokens, style, tools);
+            let prompt = (prompt.encode(&self.vocabulary, options, self.context)?, tools);
             Ok(Making::begin(&self.worker, &self.vocabulary, prompt, options, held)?)
         })
     }
@@ -329,7 +328,7 @@ impl Model {
     ///   logit_bias=None       {token: what is added to its logit}
     ///   logprobs=None         tell how likely each token was, and so many of the likeliest
     ///   ignore_eos=False      go on when the model would end
-    ///   thinking=True         False hides the model's thinking, and turns it off where the chat template can
+    ///   thinking=True         False turns the model's thinking off: by the chat template, or by the mark that ends it
     ///   parse_special=False   let special tokens written in the prompt be special
     ///   raw=False             give a text to the model as it is, without the chat template
     ///   system=None           the system message before a text or a conversation
@@ -445,8 +444,7 @@ impl Model {
                 self.held(&options, prompts.iter().any(|prompt| prompt.tools().is_some()))?;
             let encode = |prompt: Prompt| {
                 let tools = prompt.tools();
-                let (tokens, style) = prompt.encode(&self.vocabulary, &options, self.context)?;
-                Ok((tokens, style, tools))
+                Ok((prompt.encode(&self.vocabulary, &options, self.context)?, tools))
             };
             let encoded = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
             Ok::<_, PyErr>((held, encoded))
@@ -469,7 +467,7 @@ impl Model {
     ) -> PyResult<Array> {
         let (prompt, options) = (Prompt::take(prompt)?, Options::of_text(parse_special));
         let mut running = py.detach(|| {
-            let (prompt, _) = prompt.encode(&self.vocabulary, &options, self.context)?;
+            let prompt = prompt.encode(&self.vocabulary, &options, self.context)?.tokens;
             let of_prompt = if all { OfPrompt::Logits } else { OfPrompt::Nothing };
             let sampling = SamplerOptions::greedy();
             let request = Request {
@@ -518,7 +516,7 @@ impl Model {
         let prompts = if one { vec![Prompt::take(text)?] } else { several(text)? };
         let running = py.detach(|| {
             let encode = |prompt: Prompt| {
-                let (prompt, _) = prompt.encode(&self.vocabulary, &options, self.context)?;
+                let prompt = prompt.encode(&self.vocabulary, &options, self.context)?.tokens;
                 let request = Request { prompt, of_prompt, ..Request::default() };
                 Ok(GenerateRequest { request, ..GenerateRequest::default() })
             };

@@ -24,6 +24,8 @@ pub enum Delta {
     Call(Call),
     /// More arguments of that call. Joined, the pieces are the text that the model wrote; of a custom tool's call, they are its input.
     Arguments(String),
+    /// The id that the model wrote after the arguments of that call. A stream has begun the call without it.
+    Id(String),
 }
 
 /// How an answer is parsed, and what ends it.
@@ -136,6 +138,8 @@ struct Sorter {
     /// The custom tools, and the input of the call of one.
     custom: Vec<String>,
     input: Option<CustomInput>,
+    /// The ids that the model gave its calls.
+    ids: Vec<String>,
     /// True if there was any text for the user, and any thinking.
     begun: [bool; 2],
     /// The index of the part written last.
@@ -181,6 +185,9 @@ impl Sorter {
     /// Takes a call, or more of its arguments if it has no name.
     fn call(&mut self, call: &Call, each: &mut dyn FnMut(Delta)) {
         let mut call = call.clone();
+        // A model may give two calls one id.
+        call.id = call.id.filter(|id| !self.ids.contains(id));
+        self.ids.extend(call.id.clone());
         if !call.name.is_empty() {
             self.end_input(each);
             self.input = self.custom.contains(&call.name).then(CustomInput::default);
@@ -190,8 +197,13 @@ impl Sorter {
         }
         if !call.name.is_empty() {
             each(Delta::Call(call));
-        } else if !call.arguments.is_empty() {
+            return;
+        }
+        if !call.arguments.is_empty() {
             each(Delta::Arguments(call.arguments));
+        }
+        if let Some(id) = call.id {
+            each(Delta::Id(id));
         }
     }
 
@@ -212,6 +224,7 @@ pub fn joined(deltas: impl IntoIterator<Item = Delta>) -> Vec<Delta> {
             (Some(Delta::Content(text)), Delta::Content(more))
             | (Some(Delta::Thinking(text)), Delta::Thinking(more)) => text.push_str(more),
             (Some(Delta::Call(call)), Delta::Arguments(more)) => call.arguments.push_str(more),
+            (Some(Delta::Call(call)), Delta::Id(id)) => call.id = Some(id.clone()),
             _ => all.push(delta),
         }
     }
@@ -255,6 +268,9 @@ impl Message {
             Delta::Call(call) => self.calls.push(call),
             Delta::Arguments(more) => {
                 self.calls.last_mut().into_iter().for_each(|call| call.arguments.push_str(&more));
+            }
+            Delta::Id(id) => {
+                self.calls.last_mut().into_iter().for_each(|call| call.id = Some(id.clone()))
             }
         }
     }
@@ -339,6 +355,34 @@ mod tests {
             json!({"id": "0", "type": "custom", "custom": custom})
         );
         assert_eq!(message["tool_calls"][1]["function"]["arguments"], "{\"input\": 1}");
+    }
+
+    #[test]
+    fn an_id_after_the_arguments_is_that_of_a_whole_call_and_no_two_calls_have_one() {
+        let piece = |name: &str, arguments: &str, id: Option<&str>| Span {
+            part: Part::Call(Call { id: id.map(str::to_owned), ..Call::new(name, arguments) }),
+            raw: "",
+        };
+        let spans = [
+            piece("f", "{", None),
+            piece("", "}", None),
+            piece("", "", Some("abc123DEF")),
+            piece("g", "{}", Some("abc123DEF")),
+        ];
+        let mut deltas = Vec::new();
+        let mut sorter = Sorter { tools: true, ..Sorter::default() };
+        spans.iter().for_each(|span| sorter.take(span, &mut |delta| deltas.push(delta)));
+        assert!(matches!(&deltas[0], Delta::Call(call) if call.id.is_none()), "{deltas:?}");
+        let ids = |calls: &[Call]| calls.iter().map(|call| call.id.clone()).collect::<Vec<_>>();
+        let wanted = [Some("abc123DEF".to_owned()), None];
+        let mut message = Message::default();
+        deltas.iter().cloned().for_each(|delta| message.take(delta));
+        assert_eq!(ids(&message.calls), wanted);
+        let of = |delta| match delta {
+            Delta::Call(call) => call,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ids(&joined(deltas).into_iter().map(of).collect::<Vec<_>>()), wanted);
     }
 
     #[test]

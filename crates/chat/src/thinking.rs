@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use alight_model::Constraint;
 use alight_text::output::{Format, Parser, Reader, Tools};
@@ -14,11 +16,43 @@ use alight_text::{EncodeOptions, Tokenizer, Vocabulary};
 const CHANNEL: &str = "<|channel|>";
 const THINKING_CHANNEL: &[u8] = b"analysis";
 
+/// The vocabulary of a model that is never closed, or of one that may be.
+#[derive(Clone)]
+pub enum VocabularyHandle {
+    /// As long as the process.
+    Static(&'static Vocabulary),
+    /// As long as a handle.
+    Shared(Arc<Vocabulary>),
+}
+
+impl Deref for VocabularyHandle {
+    type Target = Vocabulary;
+
+    fn deref(&self) -> &Vocabulary {
+        match self {
+            VocabularyHandle::Static(vocabulary) => vocabulary,
+            VocabularyHandle::Shared(vocabulary) => vocabulary,
+        }
+    }
+}
+
+impl From<&'static Vocabulary> for VocabularyHandle {
+    fn from(vocabulary: &'static Vocabulary) -> VocabularyHandle {
+        VocabularyHandle::Static(vocabulary)
+    }
+}
+
+impl From<Arc<Vocabulary>> for VocabularyHandle {
+    fn from(vocabulary: Arc<Vocabulary>) -> VocabularyHandle {
+        VocabularyHandle::Shared(vocabulary)
+    }
+}
+
 /// The limit on the thinking of an answer.
 #[derive(Clone)]
 pub struct ThinkingBudget {
     tokens: usize,
-    vocabulary: &'static Vocabulary,
+    vocabulary: VocabularyHandle,
     tools: Option<Tools>,
 }
 
@@ -26,14 +60,14 @@ impl ThinkingBudget {
     /// Creates a limit of this many tokens, without the marks; `tools` are those that the answer may call.
     pub fn new(
         tokens: usize,
-        vocabulary: &'static Vocabulary,
+        vocabulary: impl Into<VocabularyHandle>,
         tools: Option<Tools>,
     ) -> ThinkingBudget {
-        ThinkingBudget { tokens, vocabulary, tools }
+        ThinkingBudget { tokens, vocabulary: vocabulary.into(), tools }
     }
 
     /// Returns the constraint of the answer to this prompt, which `inner` constrains as well.
-    pub(crate) fn constraint(
+    pub fn constraint(
         self,
         prompt: &[u32],
         inner: Option<Box<dyn Constraint>>,
@@ -47,13 +81,13 @@ impl ThinkingBudget {
         };
         Box::new(LimitedThinking {
             inner,
-            tokenizer,
-            reader: Reader::new(format, vocabulary),
             parser,
             left: tokens,
             closing: VecDeque::new(),
             opens: Opens::new(format, tokenizer),
             last: None,
+            reader: Reader::new(format, vocabulary.clone()),
+            vocabulary,
         })
     }
 }
@@ -93,8 +127,8 @@ impl Opens {
 /// An answer whose thinking is limited.
 struct LimitedThinking {
     inner: Option<Box<dyn Constraint>>,
-    tokenizer: &'static Tokenizer,
-    reader: Reader<&'static Vocabulary>,
+    vocabulary: VocabularyHandle,
+    reader: Reader<VocabularyHandle>,
     parser: Parser,
     /// The number of tokens that it may still think.
     left: usize,
@@ -113,7 +147,8 @@ impl LimitedThinking {
         }
         let Some(mark) = self.parser.open_thinking() else { return Ok(()) };
         let options = EncodeOptions { add_bos: Some(false), parse_special: true };
-        let tokens = self.tokenizer.encode(mark, options).map_err(|error| error.to_string())?;
+        let tokens =
+            self.vocabulary.tokenizer.encode(mark, options).map_err(|error| error.to_string())?;
         self.closing = tokens.into();
         Ok(())
     }

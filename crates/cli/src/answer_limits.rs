@@ -1,8 +1,10 @@
 //! Arguments that limit an answer's length and decide its end, the same for one prompt and for
 //! many.
 
+use alight_chat::body::thinking::{self, SWITCH};
 use alight_model::MAX_CONTEXT;
-use alight_text::Encoder;
+use alight_text::Vocabulary;
+use serde_json::{Map, Value};
 
 /// The most positions that a conversation has without being asked for more.
 const MAX_GROWN_CONTEXT: usize = 1 << 17;
@@ -36,7 +38,9 @@ pub struct LimitArgs {
     #[arg(long)]
     pub ignore_eos: bool,
 
-    /// Turn the model's thinking off where the chat template has a switch for it
+    /// Turn the model's thinking off
+    ///
+    /// By the chat template where that has a switch for it; otherwise by the mark that ends the thinking, which comes at once.
     #[arg(long)]
     pub no_thinking: bool,
 }
@@ -62,8 +66,17 @@ impl LimitArgs {
         }
     }
 
-    /// Returns the encoder, with or without thinking.
-    pub fn encoder<'a>(&self, encoder: Encoder<'a>) -> Encoder<'a> {
-        if self.no_thinking { encoder.without_thinking() } else { encoder }
+    /// Gives the variables of a template what it has for answers with or without thinking. Returns the maximum number of tokens of thinking,
+    /// where the template does not end it. `may_think` is false for an answer whose grammar has no place for thinking.
+    pub fn fit_thinking(
+        &self,
+        variables: &mut Map<String, Value>,
+        vocabulary: &Vocabulary,
+        may_think: bool,
+    ) -> Option<usize> {
+        if self.no_thinking || !may_think {
+            variables.insert(SWITCH.to_owned(), false.into());
+        }
+        thinking::fit(variables, vocabulary).budget.filter(|_| may_think)
     }
 }

@@ -102,7 +102,8 @@ impl Interrupt {
         };
         let handlers = install().unwrap_or_default();
         DEFAULT.store(false, Ordering::Relaxed);
-        let done = work(&|| pressed.load(Ordering::Relaxed));
+        // Ctrl-C may have been pressed before, after the last look at the other flag.
+        let done = work(&|| pressed.load(Ordering::Relaxed) || PRESSED.load(Ordering::Relaxed));
         // In this order, so that Ctrl-C has an effect at every moment.
         DEFAULT.store(true, Ordering::Relaxed);
         for handler in handlers {

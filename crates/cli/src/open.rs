@@ -3,10 +3,11 @@
 use std::ops::Deref;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use alight_kernels::Isa;
 use alight_model::{KvType, Load, Model, ModelError, OpenOptions, Precision, Repack, describe};
-use alight_pages::Threads;
+use alight_pages::{Map, Threads};
 use alight_text::Vocabulary;
 use anyhow::anyhow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -164,7 +165,17 @@ impl HowArgs {
 
 /// Opens the model at `path`.
 pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
-    let model = draft(path, args)?;
+    noted(draft(path, args)?, args)
+}
+
+/// Opens the model in this map, whose file may still be being fetched.
+pub fn mapped(map: &Arc<Map>, args: &EngineArgs) -> Outcome<Model> {
+    let model = Model::open_mapped(map, &args.options(args.threads));
+    noted(explained(model.map_err(|error| anyhow!(error))?, args)?, args)
+}
+
+/// Returns the model, after a note on options that do not apply to it.
+fn noted(model: Model, args: &EngineArgs) -> Outcome<Model> {
     if args.memory.is_some() && model.spec().expert_layers().next().is_none() {
         say::note(
             "--memory changes nothing: this model is not a mixture of experts, and each token needs all of its weights",
@@ -177,7 +188,11 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
 pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     let path = &source::model_file(path)?;
     let model = Model::open(path, &args.options(args.threads));
-    let model = model.map_err(|error| source::explain(path, anyhow!(error)))?;
+    explained(model.map_err(|error| source::explain(path, anyhow!(error)))?, args)
+}
+
+/// Returns the model, after notes on how it computes and is loaded, and the check that was asked for.
+fn explained(model: Model, args: &EngineArgs) -> Outcome<Model> {
     threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
     if args.check_tensors {
         say::progress("checking the weights");

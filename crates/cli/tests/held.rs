@@ -257,3 +257,21 @@ fn a_default_holds_answers_too() {
     follows_the_grammar(&line(run(&["--grammar", GBNF], &[schema])));
     run(&[], &[schema, grammar]).fails(2, &["--json-schema and --grammar", "defaults"]);
 }
+
+#[test]
+fn thinking_that_the_template_cannot_turn_off_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = [("<think>", OWN), ("So ", TEXT), ("</think>", OWN), ("Yes.", TEXT)];
+    let model = said::model(folder.path(), &said, 0);
+    let template = write(folder.path(), "template", "{{ messages[-1].content }}<think>");
+    let answer = |more: &[&str]| {
+        let usual = ["run", &*model, "a", "--temp", "0", "--json"];
+        let given = ["--chat-template-file", &*template];
+        let done = alight(&[&usual[..], &given, more].concat()).succeeds();
+        let answer: Value = serde_json::from_str(&done.stdout).unwrap();
+        (answer["text"].as_str().unwrap().to_owned(), answer["generated_tokens"].clone())
+    };
+    let (text, tokens) = answer(&[]);
+    assert!(text.contains("So ") && tokens == 3, "{text} {tokens}");
+    assert_eq!(answer(&["--no-thinking"]), ("Yes.".to_owned(), json!(2)));
+}

@@ -13,9 +13,9 @@ use crate::support::fake_hub::{COMMIT, FakeHub, REPO, bytes, sha256};
 use crate::support::{self, Done, alight, command, done, ended, kill, pty, wild};
 
 /// A hub, and an empty cache.
-struct Case {
-    hub: FakeHub,
-    folder: tempfile::TempDir,
+pub struct Case {
+    pub hub: FakeHub,
+    pub folder: tempfile::TempDir,
 }
 
 /// With a model that runs, as Q8_0, Q4_K_M and F16.
@@ -33,11 +33,11 @@ fn case() -> Case {
 }
 
 impl Case {
-    fn cache(&self) -> PathBuf {
+    pub fn cache(&self) -> PathBuf {
         self.folder.path().join("hub")
     }
 
-    fn command(&self, args: &[&str]) -> std::process::Command {
+    pub fn command(&self, args: &[&str]) -> std::process::Command {
         let mut command = command(args);
         for name in
             ["HF_HOME", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "HUGGINGFACE_HUB_CACHE"]
@@ -50,11 +50,11 @@ impl Case {
         command
     }
 
-    fn alight(&self, args: &[&str]) -> Done {
+    pub fn alight(&self, args: &[&str]) -> Done {
         done(self.command(args).output().unwrap())
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.cache().join("models--org--model-GGUF/snapshots").join(COMMIT).join(name)
     }
 
@@ -499,8 +499,8 @@ fn ctrl_c_keeps_what_was_received_and_the_next_pull_goes_on() {
     let incomplete = case.cache().join("models--org--model-GGUF/blobs");
     let incomplete = incomplete.join(format!("{}.alight.incomplete", sha256(&large)));
     let name = format!("{REPO}:Q6_K");
-    let run = format!("hf.co/{name}");
-    for args in [&["pull", &name][..], &["run", &run, "x"]] {
+    let model = format!("hf.co/{name}");
+    for args in [&["pull", &name][..], &["tokenize", &model, "x"]] {
         // As many bytes more come each time.
         case.hub.plan().quota = Some(4 << 20);
         let mut child = case.command(args).spawn().unwrap();

@@ -11,6 +11,7 @@ mod batch;
 mod batch_output;
 mod bench_load;
 mod chat;
+mod coming;
 mod command;
 mod cp;
 mod cp_bystander;

@@ -1,19 +1,24 @@
 //! The bytes of one file: ranges of it over several connections, into an incomplete file.
 //!
-//! Pieces are taken in order. One thread follows the received ones: it computes the hash while they are still in memory, syncs them
-//! to disk and gives up their pages. So at most [`AHEAD`] pieces are cached because of a pull.
+//! Of a file that is read when it is complete, pieces are taken in order. One thread follows the received ones: it computes the hash while they
+//! are still in memory, syncs them to disk and gives up their pages. So at most [`AHEAD`] pieces are cached because of a pull.
+//!
+//! Of a file that is read while it comes ([`Job::on_readable`]), the ranges are taken that its readers ask for, and their pages stay:
+//! they are being used. The hash follows as far as there are no holes.
 //!
 //! If a server does not support ranges, the file is read from beginning to end, and from the beginning again if the connection
-//! breaks off.
+//! breaks off. Then it is not read before it is complete.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use alight_pages::Taken;
 use alight_pages::copy::WriteBehind;
 use sha2::{Digest, Sha256};
 
@@ -26,6 +31,10 @@ use crate::{HubError, Name};
 const AHEAD: usize = 2 * CONNECTIONS;
 /// Maximum number of bytes read from a connection at once.
 const BUFFER: usize = 256 << 10;
+/// Bytes of the first request for a file that is read while it comes: most of a header.
+const FIRST: u64 = 256 << 10;
+/// How often a thread without work looks if there is any.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// A file to be fetched.
 pub(crate) struct Job<'a> {
@@ -38,6 +47,8 @@ pub(crate) struct Job<'a> {
     /// Bytes received, of all files.
     pub received: &'a AtomicU64,
     pub stop: &'a AtomicBool,
+    /// Called once, when a server that supports ranges has answered, if the file is to be read while it comes.
+    pub on_readable: Option<&'a (dyn Fn() -> Result<(), HubError> + Sync)>,
 }
 
 /// State shared by the threads of one file.
@@ -49,6 +60,8 @@ struct State {
     failed: Option<HubError>,
     /// The URL of the bytes; such a URL expires.
     location: String,
+    /// The etag with which that URL has answered first.
+    etag: Option<String>,
 }
 
 struct Shared<'a> {
@@ -66,28 +79,34 @@ struct Opened {
     whole: bool,
 }
 
-/// Fetches the missing pieces. Returns the SHA-256 of the whole file, if the hub has promised one.
+/// Fetches what is missing. Returns the SHA-256 of the whole file, if the hub has promised one.
 pub(crate) fn fetch(job: &Job<'_>) -> Result<Option<String>, HubError> {
     let partial = job.partial;
     let missing: VecDeque<usize> =
         (0..partial.pieces()).filter(|no| !partial.is_complete(*no)).collect();
     let location = job.info.location.clone();
-    let state = State { queue: missing, ahead: BTreeSet::new(), failed: None, location };
+    let state =
+        State { queue: missing, ahead: BTreeSet::new(), failed: None, location, etag: None };
     let shared = Shared {
         job,
         state: Mutex::new(state),
         changed: Condvar::new(),
         halt: AtomicBool::new(false),
     };
-    let first = shared.lock().queue.pop_front();
-    if let Some(no) = first {
+    if let Some(first) = shared.first() {
+        let run = partial.incoming.first_missing(&first).unwrap_or_else(|| first.clone());
         // The first answer shows if the server supports ranges.
         let opened = job.client.patiently(&|| shared.stopped(), || {
-            (0, shared.open(no).and_then(|opened| shared.begun(opened)))
+            (0, shared.open(&run).and_then(|opened| shared.begun(opened)))
         })?;
         match opened {
             None => return shared.whole_hash(),
-            Some(opened) => return shared.in_parallel((no, opened)),
+            Some(opened) => {
+                if let Some(on_readable) = job.on_readable {
+                    on_readable()?;
+                }
+                return shared.in_parallel((first, opened));
+            }
         }
     }
     shared.whole_hash()
@@ -102,23 +121,71 @@ impl Shared<'_> {
         self.halt.load(Ordering::Relaxed) || self.job.stop.load(Ordering::Relaxed)
     }
 
-    /// Requests the missing bytes of a piece.
-    fn open(&self, no: usize) -> Result<Opened, Trouble> {
+    /// The part of the file to begin with, if anything is missing.
+    fn first(&self) -> Option<Range<u64>> {
+        let partial = self.job.partial;
+        if self.job.on_readable.is_none() {
+            let mut state = self.lock();
+            let no = state.queue.pop_front()?;
+            state.ahead.insert(no);
+            return Some(partial.range(no));
+        }
+        let all = 0..self.job.info.size;
+        let missing = partial.incoming.first_missing(&all)?;
+        partial.incoming.ask_now(missing.start..missing.end.min(missing.start + FIRST));
+        match partial.incoming.take(Duration::ZERO) {
+            Taken::Range(range) => Some(range),
+            Taken::Nothing | Taken::Over => None,
+        }
+    }
+
+    /// The next part of the file to fetch; `None` when there is none left, or the pull has ended.
+    fn next(&self) -> Option<Range<u64>> {
+        let partial = self.job.partial;
+        if self.job.on_readable.is_some() {
+            while !self.stopped() {
+                match partial.incoming.take(INTERVAL) {
+                    Taken::Range(range) => return Some(range),
+                    Taken::Nothing => {}
+                    Taken::Over => return None,
+                }
+            }
+            return None;
+        }
+        let mut state = self.lock();
+        while !self.stopped() {
+            if state.ahead.len() < AHEAD {
+                let no = state.queue.pop_front()?;
+                state.ahead.insert(no);
+                return Some(partial.range(no));
+            }
+            state = self.wait(state);
+        }
+        None
+    }
+
+    /// Requests the bytes of a range.
+    fn open(&self, run: &Range<u64>) -> Result<Opened, Trouble> {
         let job = self.job;
-        let range = job.partial.range(no);
-        let start = range.start + job.partial.there(no);
+        let start = run.start;
         let location = self.lock().location.clone();
-        let answer = job.client.send(Method::Get, &location, Some((start, range.end - 1)))?;
-        let wrong = |problem: &str| Trouble::Final(client::answer(&answer.url, problem));
+        let answer = job.client.send(Method::Get, &location, Some((start, run.end - 1)))?;
+        let wrong = |problem: &str| {
+            let problem = format!("at byte {start} of {}, {problem}", job.listed.path);
+            Trouble::Final(client::answer(&answer.url, problem))
+        };
         match answer.status() {
             206 => {
                 let served = answer.header("content-range").and_then(content_range);
                 match served {
                     Some((first, last, size))
                         if first == start
-                            && (start..range.end).contains(&last)
+                            && run.contains(&last)
                             && size.is_none_or(|size| size == job.info.size) => {}
                     _ => return Err(wrong("it is another range than what was asked for")),
+                }
+                if !self.is_same(&location, answer.header("etag")) {
+                    return Err(wrong("the file has been changed meanwhile: it has another etag"));
                 }
                 Ok(Opened { answer, whole: false })
             }
@@ -138,11 +205,25 @@ impl Shared<'_> {
                 if (&info.etag, info.size) != (&job.info.etag, job.info.size) {
                     return Err(wrong("the file has been changed meanwhile"));
                 }
-                self.lock().location = info.location;
+                let mut state = self.lock();
+                (state.location, state.etag) = (info.location, None);
+                drop(state);
                 Err(Trouble::Again(HubError::Status { url, status }, None))
             }
             _ => Err(api::refused(job.client, job.name, Some(&job.listed.path), &answer)),
         }
+    }
+
+    /// True if the file at `location` has the etag that it had before, as far as its server sends one. Only a file that is read while it
+    /// comes must have one etag: of another, the hash decides at the end, and servers of one address may have etags of their own.
+    fn is_same(&self, location: &str, etag: Option<&str>) -> bool {
+        if self.job.on_readable.is_none() {
+            return true;
+        }
+        let mut state = self.lock();
+        // Another address may be another server.
+        let Some(etag) = etag.filter(|_| state.location == location) else { return true };
+        *state.etag.get_or_insert_with(|| etag.to_owned()) == etag
     }
 
     /// The first body: that of a range is passed on to the connections, that of the whole file is read here.
@@ -157,7 +238,7 @@ impl Shared<'_> {
         let url = opened.answer.url.clone();
         let mut body = opened.answer.response.into_body().into_reader();
         for no in 0..partial.pieces() {
-            self.read(&url, &mut body, no)?;
+            self.read(&url, &mut body, partial.range(no))?;
             written.wrote(partial.range(no)).map_err(self.disk())?;
         }
         written.finish().map_err(self.disk())?;
@@ -165,26 +246,29 @@ impl Shared<'_> {
         Ok(None)
     }
 
-    /// Reads the missing bytes of a piece.
-    fn read(&self, url: &str, body: &mut dyn Read, no: usize) -> Result<(), Trouble> {
+    /// Reads the bytes of a range.
+    fn read(&self, url: &str, body: &mut dyn Read, run: Range<u64>) -> Result<(), Trouble> {
         let (job, partial) = (self.job, self.job.partial);
-        let range = partial.range(no);
-        let mut missing = range.end - range.start - partial.there(no);
-        let mut buffer = vec![0; BUFFER.min(usize::try_from(missing).unwrap_or(BUFFER))];
-        while missing > 0 {
-            let want = buffer.len().min(usize::try_from(missing).unwrap_or(BUFFER));
+        let mut at = run.start;
+        let left = |at: u64| usize::try_from(run.end - at).unwrap_or(usize::MAX);
+        let mut buffer = vec![0; BUFFER.min(left(at))];
+        let lost = |at: u64, error: &dyn std::fmt::Display| {
+            let problem = format!("{error}, at byte {at} of {}", job.listed.path);
+            Trouble::Again(client::connection(url, &problem), None)
+        };
+        while at < run.end {
+            let want = buffer.len().min(left(at));
             let got = match body.read(&mut buffer[..want]) {
                 Ok(0) => {
-                    let problem = "the connection has ended in the middle of the file";
-                    return Err(Trouble::Again(client::connection(url, &problem), None));
+                    return Err(lost(at, &"the connection has ended in the middle of the file"));
                 }
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Trouble::Again(client::connection(url, &error), None)),
+                Err(error) => return Err(lost(at, &error)),
             };
-            partial.append(no, &buffer[..got]).map_err(self.disk())?;
-            job.received.fetch_add(got as u64, Ordering::Relaxed);
-            missing -= got as u64;
+            let new = partial.write(at, &buffer[..got]).map_err(self.disk())?;
+            job.received.fetch_add(new, Ordering::Relaxed);
+            at += got as u64;
             if self.stopped() {
                 return Err(HubError::Stopped.into());
             }
@@ -203,9 +287,12 @@ impl Shared<'_> {
         }
     }
 
-    /// Fetches all pieces over several connections.
-    fn in_parallel(&self, first: (usize, Opened)) -> Result<Option<String>, HubError> {
-        let workers = (1 + self.lock().queue.len()).min(CONNECTIONS);
+    /// Fetches everything over several connections.
+    fn in_parallel(&self, first: (Range<u64>, Opened)) -> Result<Option<String>, HubError> {
+        let workers = match self.job.on_readable {
+            None => (1 + self.lock().queue.len()).min(CONNECTIONS),
+            Some(_) => CONNECTIONS,
+        };
         let hash = thread::scope(|scope| {
             let mut first = Some(first);
             for no in 0..workers {
@@ -229,32 +316,23 @@ impl Shared<'_> {
         }
     }
 
-    /// Takes one piece after another until there are none left. `first` is a piece that has been taken already.
-    fn work(&self, first: Option<(usize, Opened)>) {
-        let mut first = first.map(|(no, opened)| (no, Some(opened)));
+    /// Fetches one part after another until there are none left. `first` is a part that has been taken already, with the answer to
+    /// the request for its first missing bytes.
+    fn work(&self, first: Option<(Range<u64>, Opened)>) {
+        let incoming = &self.job.partial.incoming;
+        let mut first = first.map(|(part, opened)| (part, Some(opened)));
         loop {
-            let (no, mut opened) = if let Some(first) = first.take() {
-                self.lock().ahead.insert(first.0);
-                first
-            } else {
-                let mut state = self.lock();
-                loop {
-                    if self.stopped() {
-                        return self.changed.notify_all();
-                    }
-                    if state.ahead.len() < AHEAD {
-                        break;
-                    }
-                    state = self.wait(state);
-                }
-                let Some(no) = state.queue.pop_front() else { return };
-                state.ahead.insert(no);
-                (no, None)
-            };
+            let next = first.take().or_else(|| self.next().map(|part| (part, None)));
+            let Some((part, mut opened)) = next else { return self.changed.notify_all() };
             let done = self.job.client.patiently(&|| self.stopped(), || {
-                let result = opened.take().map_or_else(|| self.open(no), Ok);
-                let result = result.and_then(|opened| self.piece(opened, no));
-                (self.job.partial.there(no), result)
+                let mut result = Ok(());
+                while result.is_ok()
+                    && let Some(run) = incoming.first_missing(&part)
+                {
+                    let opened = opened.take().map_or_else(|| self.open(&run), Ok);
+                    result = opened.and_then(|opened| self.run(opened, run));
+                }
+                (self.received_of(&part), result)
             });
             if let Err(error) = done {
                 return self.fail(error);
@@ -263,22 +341,33 @@ impl Shared<'_> {
         }
     }
 
-    /// Reads the body of a range into its piece.
-    fn piece(&self, opened: Opened, no: usize) -> Result<(), Trouble> {
+    /// The number of bytes received of a part of the file.
+    fn received_of(&self, part: &Range<u64>) -> u64 {
+        let (mut at, mut received) = (part.start, 0);
+        while let Some(missing) = self.job.partial.incoming.first_missing(&(at..part.end)) {
+            received += missing.start.saturating_sub(at);
+            at = missing.end;
+        }
+        received + part.end.saturating_sub(at)
+    }
+
+    /// Reads the body of a range.
+    fn run(&self, opened: Opened, run: Range<u64>) -> Result<(), Trouble> {
         let url = opened.answer.url.clone();
         if opened.whole {
             let problem = "the server answers some ranges and others not";
             return Err(Trouble::Again(client::answer(&url, problem), None));
         }
         let mut body = opened.answer.response.into_body().into_reader();
-        self.read(&url, &mut body, no)?;
+        self.read(&url, &mut body, run)?;
         self.ended(&url, &mut body)
     }
 
-    /// Hashes the pieces in order, as they are received, and syncs them to disk.
+    /// Hashes the pieces in order, as they are received, and syncs them to disk if the file is not read yet.
     fn drain(&self) -> Result<Option<String>, HubError> {
         let partial = self.job.partial;
         let mut hash = self.job.info.sha256().map(|_| Sha256::new());
+        let is_read = self.job.on_readable.is_some();
         let mut written = WriteBehind::new(&partial.file);
         let mut buffer = vec![0; 1 << 20];
         for no in 0..partial.pieces() {
@@ -295,7 +384,8 @@ impl Shared<'_> {
                 Some(hash) => self.hash(hash, no, &mut buffer),
                 None => Ok(()),
             };
-            if let Err(error) = result.and_then(|()| written.wrote(range)) {
+            let given_up = || if is_read { Ok(()) } else { written.wrote(range) };
+            if let Err(error) = result.and_then(|()| given_up()) {
                 self.fail(self.disk_error(error));
                 return Err(HubError::Stopped);
             }

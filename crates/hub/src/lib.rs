@@ -4,6 +4,7 @@
 //! - [`Name`]: `user/repo:Q4_K_M`, as users write it.
 //! - [`Settings`]: the locations of the cache and the hub, and your identity (`HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, …).
 //! - [`Hub::find`]: a model in the cache, without a network. [`Hub::pull`]: the hub's current version of it, fetched if necessary.
+//!   [`Hub::pull_and_read`]: the same, and the file can be read while it comes.
 //!   [`Hub::locate`]: one or the other. [`Hub::list`], [`Hub::remove`]: the contents of the cache.
 //!
 //! This crate must never print, run a model, send the token anywhere but to the hub, or keep anything outside the cache.
@@ -21,7 +22,7 @@
 //! **Invariant:** two pulls of one file, in one process or several, are both correct: one waits for the other's lock.
 //!
 //! **Invariant:** fetched bytes are kept out of the page cache as far as the system permits: written pages are given up as they
-//! reach the disk.
+//! reach the disk. Those of a file that is read while it comes stay.
 
 #![forbid(unsafe_code)]
 #![cfg(unix)]
@@ -41,7 +42,10 @@ mod settings;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use alight_pages::Map;
 
 pub use cache::{Cached, Removed};
 pub use error::HubError;
@@ -50,6 +54,8 @@ pub use name::Name;
 pub use offers::{Header, Offer};
 pub use select::{Model, SAFETENSORS};
 pub use settings::Settings;
+
+use pull::Reading;
 
 /// The first pause before a retry; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -83,6 +89,12 @@ pub enum Event<'a> {
     Refetched {
         /// The file.
         file: &'a str,
+    },
+    /// The model is one file, which can be read from now on: its map waits for what is not there yet. If the pull ends with an
+    /// error, the map [fails](Map::check), also if all bytes were there.
+    Readable {
+        /// The file.
+        map: &'a Arc<Map>,
     },
     /// The progress, several times per second.
     Progress {
@@ -167,7 +179,22 @@ impl Hub {
     /// # Errors
     /// The hub, the network, the disk or the observer prevents it.
     pub fn pull(&self, name: &Name, on_event: &mut OnEvent<'_>) -> Result<Pulled, HubError> {
-        pull::pull(&self.settings, self.pause, name, on_event)
+        pull::pull(&self.settings, self.pause, name, Reading::Complete, on_event)
+    }
+
+    /// Like [`pull`](Hub::pull), but a model that is one file can be read while it comes: there is an [`Event::Readable`], unless it is
+    /// in the cache already, or the server does not support ranges. Its bytes are then fetched in the order in which they are asked
+    /// for, and the others only after [`Incoming::take_rest`](alight_pages::Incoming::take_rest). They are checked when all
+    /// of them are there: until this call has returned, whatever is computed with them may be wrong.
+    ///
+    /// # Errors
+    /// Those of `pull`.
+    pub fn pull_and_read(
+        &self,
+        name: &Name,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<Pulled, HubError> {
+        pull::pull(&self.settings, self.pause, name, Reading::Coming, on_event)
     }
 
     /// All models in the cache, by name.

@@ -6,11 +6,11 @@ use crate::{Cached, Hub, HubError, Name, Pulled, SAFETENSORS};
 
 /// The source of a located model.
 #[derive(Debug)]
-pub enum Located {
+pub enum Located<P = Pulled> {
     /// It is in the cache. The hub was not contacted.
     There(Cached),
     /// The hub was contacted, and files missing from the cache were fetched.
-    Pulled(Pulled),
+    Pulled(P),
     /// The hub could not be reached, for this reason. The model is in the cache, and fits.
     Instead(Cached, HubError),
 }
@@ -47,15 +47,15 @@ fn opened(paths: &[PathBuf], is_folder: bool) -> &Path {
 
 impl Hub {
     /// The model of this name. A cached one is used as it is, without a check for a newer version, which is the task of
-    /// [`pull`](Hub::pull). `fetch` is called if it has to be fetched, and pulls.
+    /// [`pull`](Hub::pull). `fetch` is called if it has to be fetched, and pulls, or begins to.
     ///
     /// # Errors
     /// It is not in the cache, and may not be fetched or cannot be.
-    pub fn locate(
+    pub fn locate<P>(
         &self,
         name: &Name,
-        fetch: impl FnOnce(&Hub, &Name) -> Result<Pulled, HubError>,
-    ) -> Result<Located, HubError> {
+        fetch: impl FnOnce(&Hub, &Name) -> Result<P, HubError>,
+    ) -> Result<Located<P>, HubError> {
         if let Ok(Some(found)) = self.find_exactly(name) {
             return Ok(Located::There(found));
         }

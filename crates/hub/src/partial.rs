@@ -5,21 +5,25 @@
 //!
 //! ```text
 //! 0            the bytes of the file received so far
-//! record_at    "alightP1", the size, and for each piece the number of its first bytes received (u32), little-endian
+//! record_at    "alightP2", the size, and a bit for each block of 4096 bytes that was received, the lowest first; little-endian
 //! ```
+//! In the place of the bits, "alightP1" of earlier versions has the number of bytes received of each piece of 8 MiB (u32), from its
+//! beginning. It is read, and becomes the other when the file is opened for writing.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use alight_pages::{MapError, open_unfollowed};
+use alight_pages::{BLOCK, Incoming, MapError, open_unfollowed};
 
 use crate::HubError;
 
-const MAGIC: &[u8; 8] = b"alightP1";
+const MAGIC: &[u8; 8] = b"alightP2";
+/// Of earlier versions.
+const MAGIC_OF_PIECES: &[u8; 8] = b"alightP1";
 const HEAD: u64 = 16;
 /// Bytes of a piece; the last one may have fewer.
 pub(crate) const PIECE: u64 = 8 << 20;
@@ -29,23 +33,27 @@ pub(crate) struct Partial {
     pub file: File,
     pub path: PathBuf,
     size: u64,
-    /// For each piece, the number of its bytes received, from its beginning.
-    there: Vec<AtomicU32>,
+    /// The blocks that have been received.
+    pub incoming: Arc<Incoming>,
+    /// Held while a part of the record is written: two threads may have bits in the same byte.
+    record: Mutex<()>,
 }
 
 impl Partial {
-    /// Opens the file at `path`, or creates it.
+    /// Opens the file at `path`, or creates it. Readers of its map see it as `name`.
     ///
     /// # Errors
     /// It cannot be opened or written, or is not a regular file.
-    pub fn open(path: &Path, size: u64) -> Result<Partial, HubError> {
+    pub fn open(path: &Path, name: &Path, size: u64) -> Result<Partial, HubError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         // A link planted there would lead elsewhere, and a pipe would wait for its other end.
         let (file, _) = open_unfollowed(path, &options).map_err(HubError::opening)?;
-        let partial = Partial::of(file, path, size);
-        if !partial.read_record().map_err(HubError::cache(path))? {
-            partial.reset().map_err(HubError::cache(path))?;
+        let partial = Partial::of(file, path, name, size);
+        match partial.read_record().map_err(HubError::cache(path))? {
+            Some(MAGIC) => {}
+            Some(_) => partial.write_record().map_err(HubError::cache(path))?,
+            None => partial.reset().map_err(HubError::cache(path))?,
         }
         Ok(partial)
     }
@@ -61,48 +69,67 @@ impl Partial {
             // Opening it for writing reports the error, if it is one.
             Err(_) => return Ok(0),
         };
-        let partial = Partial::of(file, path, size);
-        Ok(if partial.read_record().unwrap_or(false) { partial.received() } else { 0 })
+        // Before there is memory for a record of the size that the hub claims.
+        if file.metadata().map_or(0, |found| found.len()) < size {
+            return Ok(0);
+        }
+        let partial = Partial::of(file, path, path, size);
+        let found = partial.read_record().unwrap_or(None);
+        Ok(found.map_or(0, |_| partial.received()))
     }
 
-    fn of(file: File, path: &Path, size: u64) -> Partial {
-        let pieces = size.div_ceil(PIECE) as usize;
-        let there = (0..pieces).map(|_| AtomicU32::new(0)).collect();
-        Partial { file, path: path.to_owned(), size, there }
+    fn of(file: File, path: &Path, name: &Path, size: u64) -> Partial {
+        let incoming = Arc::new(Incoming::new(name, size));
+        Partial { file, path: path.to_owned(), size, incoming, record: Mutex::new(()) }
     }
 
-    /// Reads the record from the file. Returns true if there is a matching one.
-    fn read_record(&self) -> io::Result<bool> {
-        let length = HEAD + 4 * self.there.len() as u64;
-        if self.file.metadata()?.len() != self.record_at() + length {
-            return Ok(false);
+    /// Reads the record from the file. Returns its magic number if there is a matching one.
+    fn read_record(&self) -> io::Result<Option<&'static [u8; 8]>> {
+        let length = self.file.metadata()?.len().checked_sub(self.record_at());
+        let Some(length) = length.filter(|length| *length >= HEAD) else { return Ok(None) };
+        let (bits, counts) = (self.size.div_ceil(BLOCK).div_ceil(8), 4 * self.pieces() as u64);
+        if ![HEAD + bits, HEAD + counts].contains(&length) {
+            return Ok(None);
         }
         let mut record = vec![0; length as usize];
         self.file.read_exact_at(&mut record, self.record_at())?;
-        if !record.starts_with(MAGIC) || record[8..16] != self.size.to_le_bytes() {
-            return Ok(false);
+        if record[8..16] != self.size.to_le_bytes() {
+            return Ok(None);
         }
-        for (no, bytes) in record[HEAD as usize..].as_chunks::<4>().0.iter().enumerate() {
-            let there = u64::from(u32::from_le_bytes(*bytes));
-            let range = self.range(no);
-            self.there[no].store(there.min(range.end - range.start) as u32, Ordering::Relaxed);
+        let body = &record[HEAD as usize..];
+        if record.starts_with(MAGIC) && body.len() as u64 == bits {
+            self.incoming.restore(body);
+            return Ok(Some(MAGIC));
         }
-        Ok(true)
+        if record.starts_with(MAGIC_OF_PIECES) && body.len() as u64 == counts {
+            for (no, bytes) in body.as_chunks::<4>().0.iter().enumerate() {
+                let range = self.range(no);
+                let there = u64::from(u32::from_le_bytes(*bytes));
+                self.incoming.received(range.start..range.end.min(range.start + there));
+            }
+            return Ok(Some(MAGIC_OF_PIECES));
+        }
+        Ok(None)
     }
 
-    /// Discards all received bytes.
+    /// Writes the whole record.
+    fn write_record(&self) -> io::Result<()> {
+        let mut record = Vec::from(*MAGIC);
+        record.extend(self.size.to_le_bytes());
+        record.extend(self.incoming.bits(&(0..self.size)).1);
+        self.file.write_all_at(&record, self.record_at())?;
+        self.file.set_len(self.record_at() + record.len() as u64)
+    }
+
+    /// Discards all received bytes. No map of the file may be in use.
     pub fn reset(&self) -> io::Result<()> {
         self.file.set_len(0)?;
-        let mut record = vec![0; HEAD as usize + 4 * self.there.len()];
-        record[..8].copy_from_slice(MAGIC);
-        record[8..16].copy_from_slice(&self.size.to_le_bytes());
-        self.file.write_all_at(&record, self.record_at())?;
-        self.there.iter().for_each(|there| there.store(0, Ordering::Relaxed));
-        Ok(())
+        self.incoming.reset();
+        self.write_record()
     }
 
     pub fn pieces(&self) -> usize {
-        self.there.len()
+        self.size.div_ceil(PIECE) as usize
     }
 
     /// The bytes of a piece.
@@ -111,36 +138,33 @@ impl Partial {
         start..(start + PIECE).min(self.size)
     }
 
-    /// The number of bytes received of a piece.
-    pub fn there(&self, no: usize) -> u64 {
-        u64::from(self.there[no].load(Ordering::Acquire))
-    }
-
     /// True if all bytes of a piece have been received.
     pub fn is_complete(&self, no: usize) -> bool {
-        let range = self.range(no);
-        self.there(no) == range.end - range.start
+        self.incoming.is_here(&self.range(no))
     }
 
     /// The number of bytes received.
     pub fn received(&self) -> u64 {
-        (0..self.pieces()).map(|no| self.there(no)).sum()
+        self.size - self.incoming.missing()
     }
 
-    /// Appends bytes to a piece. Only one thread at a time may do that for one piece. Bytes that do not fit into the piece are an
-    /// error of the caller, and nothing is written beyond it.
-    pub fn append(&self, no: usize, bytes: &[u8]) -> io::Result<()> {
-        let (range, there) = (self.range(no), self.there(no));
-        let after = there + bytes.len() as u64;
-        if after > range.end - range.start {
+    /// Writes bytes at `at`, and returns how many bytes count as received because of that: those of whole blocks. The same thread must
+    /// have written the part of a block that is before them. Bytes past the end are an error of the caller, and nothing is
+    /// written there.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<u64> {
+        let range = at..at + bytes.len() as u64;
+        if range.end > self.size {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.file.write_all_at(bytes, range.start + there)?;
+        self.file.write_all_at(bytes, at)?;
         // In this order: the record never counts bytes that are not in the file.
-        let record = (after as u32).to_le_bytes();
-        self.file.write_all_at(&record, self.record_at() + HEAD + 4 * no as u64)?;
-        self.there[no].store(after as u32, Ordering::Release);
-        Ok(())
+        let new = self.incoming.received(range.clone());
+        if new > 0 {
+            let _held = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+            let (first, bits) = self.incoming.bits(&range);
+            self.file.write_all_at(&bits, self.record_at() + HEAD + first as u64)?;
+        }
+        Ok(new)
     }
 
     /// Makes it a complete file on disk: without the record.
@@ -159,44 +183,71 @@ impl Partial {
 mod tests {
     use super::*;
 
+    fn open(path: &Path, size: u64) -> Partial {
+        Partial::open(path, path, size).unwrap()
+    }
+
     #[test]
     fn what_was_received_is_there_for_the_next_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.incomplete");
         let size = 2 * PIECE + 5;
-        let partial = Partial::open(&path, size).unwrap();
+        let partial = open(&path, size);
         assert_eq!((partial.pieces(), partial.received()), (3, 0));
-        partial.append(2, b"wor").unwrap();
-        partial.append(2, b"ld").unwrap();
-        partial.append(0, b"hello").unwrap();
-        assert!(partial.append(2, b"!").is_err(), "there is no room in the last piece");
+        assert_eq!(partial.write(2 * PIECE, b"wor").unwrap(), 0);
+        assert_eq!(partial.write(2 * PIECE + 3, b"ld").unwrap(), 5);
+        assert_eq!(partial.write(0, &[b'h'; 9000]).unwrap(), 8192);
+        assert_eq!(partial.write(PIECE + 8192, &[b'i'; 4096]).unwrap(), 4096);
+        assert!(partial.write(size, b"!").is_err(), "the file ends before");
         drop(partial);
-        let partial = Partial::open(&path, size).unwrap();
-        assert_eq!([0, 1, 2].map(|no| partial.there(no)), [5, 0, 5]);
+        let partial = open(&path, size);
+        assert_eq!(partial.received(), 8192 + 4096 + 5);
         assert!(partial.is_complete(2) && !partial.is_complete(0));
+        let missing = partial.incoming.first_missing(&(PIECE..2 * PIECE));
+        assert_eq!(missing, Some(PIECE..PIECE + 8192), "a file may have holes");
         partial.complete().unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len() as u64, size);
-        assert_eq!((&bytes[..5], &bytes[2 * PIECE as usize..]), (&b"hello"[..], &b"world"[..]));
+        assert_eq!((&bytes[..3], &bytes[2 * PIECE as usize..]), (&b"hhh"[..], &b"world"[..]));
+    }
+
+    #[test]
+    fn what_an_earlier_version_has_received_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.incomplete");
+        let size = PIECE + 10_000;
+        let file = File::create(&path).unwrap();
+        file.write_all_at(&[7; 9000], 0).unwrap();
+        file.write_all_at(&[8; 10_000], PIECE).unwrap();
+        let mut record = Vec::from(*MAGIC_OF_PIECES);
+        record.extend(size.to_le_bytes());
+        record.extend([9000u32, u32::MAX].map(u32::to_le_bytes).concat());
+        file.write_all_at(&record, size.next_multiple_of(4096)).unwrap();
+        assert_eq!(Partial::received_at(&path, size).unwrap(), 8192 + 10_000);
+        drop(open(&path, size));
+        let partial = open(&path, size);
+        assert_eq!(partial.received(), 8192 + 10_000);
+        assert_eq!(partial.read_record().unwrap(), Some(MAGIC));
     }
 
     #[test]
     fn a_record_that_does_not_fit_is_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.incomplete");
-        Partial::open(&path, 100).unwrap().append(0, &[1; 60]).unwrap();
-        assert_eq!(Partial::open(&path, 100).unwrap().received(), 60);
-        assert_eq!(Partial::received_at(&path, 100).unwrap(), 60);
-        assert_eq!(Partial::received_at(&path, 101).unwrap(), 0);
-        assert_eq!(Partial::open(&path, 100).unwrap().received(), 60, "looking changes nothing");
-        // Another size, a file of another program, a number that is too large.
-        assert_eq!(Partial::open(&path, 101).unwrap().received(), 0);
-        std::fs::write(&path, vec![7; 4096 + 20]).unwrap();
-        assert_eq!(Partial::open(&path, 100).unwrap().received(), 0);
-        let partial = Partial::open(&path, 100).unwrap();
-        partial.file.write_all_at(&u32::MAX.to_le_bytes(), 4096 + HEAD).unwrap();
-        assert_eq!(Partial::open(&path, 100).unwrap().received(), 100, "the hash says the rest");
+        open(&path, 9000).write(0, &[1; 5000]).unwrap();
+        assert_eq!(open(&path, 9000).received(), 4096);
+        assert_eq!(Partial::received_at(&path, 9000).unwrap(), 4096);
+        assert_eq!(Partial::received_at(&path, 9001).unwrap(), 0);
+        assert_eq!(Partial::received_at(&path, 1 << 44).unwrap(), 0);
+        assert_eq!(open(&path, 9000).received(), 4096, "looking changes nothing");
+        // Another size, a file of another program, bits of blocks that do not exist.
+        assert_eq!(open(&path, 9001).received(), 0);
+        std::fs::write(&path, vec![7; 12288 + 17]).unwrap();
+        assert_eq!(open(&path, 9000).received(), 0);
+        let partial = open(&path, 9000);
+        partial.file.write_all_at(&[0xff], 12288 + HEAD).unwrap();
+        assert_eq!(open(&path, 9000).received(), 9000, "the hash says the rest");
         std::os::unix::fs::symlink("/dev/null", folder.path().join("link")).unwrap();
-        assert!(Partial::open(&folder.path().join("link"), 5).is_err());
+        assert!(Partial::open(&folder.path().join("link"), &path, 5).is_err());
     }
 }

@@ -3,12 +3,13 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use alight_pages::Folder;
+use alight_pages::{Folder, Map};
 
 use crate::api::{self, FileInfo, Listed};
 use crate::cache;
@@ -27,6 +28,16 @@ enum Message {
     Chosen { model: Model, bytes: u64, there: u64 },
     Waiting(String),
     Refetched(String),
+    Readable(Arc<Map>),
+}
+
+/// When the files of a model may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// When all of them are complete.
+    Complete,
+    /// While it comes, if it is one file. The order of its bytes is that in which they are asked for.
+    Coming,
 }
 
 /// A pull in progress.
@@ -34,6 +45,7 @@ struct Pull<'a> {
     settings: &'a Settings,
     client: &'a Client,
     name: &'a Name,
+    reading: Reading,
     folder: RepoFolder,
     messages: Sender<Message>,
     received: AtomicU64,
@@ -46,6 +58,7 @@ pub(crate) fn pull(
     settings: &Settings,
     pause: Duration,
     name: &Name,
+    reading: Reading,
     on_event: &mut OnEvent<'_>,
 ) -> Result<Pulled, HubError> {
     if settings.offline {
@@ -57,6 +70,7 @@ pub(crate) fn pull(
         settings,
         client: &client,
         name,
+        reading,
         folder: RepoFolder::new(&settings.cache, &name.repo),
         messages,
         received: AtomicU64::new(0),
@@ -73,6 +87,7 @@ pub(crate) fn pull(
                 }
                 Message::Waiting(file) => Event::Waiting { file },
                 Message::Refetched(file) => Event::Refetched { file },
+                Message::Readable(map) => Event::Readable { map },
             });
         }
         let received = pull.received.load(Ordering::Relaxed);
@@ -143,9 +158,10 @@ impl Pull<'_> {
         self.total.store(bytes, Ordering::Relaxed);
         self.received.store(there, Ordering::Relaxed);
         self.say(Message::Chosen { model: model.clone(), bytes, there });
+        let alone = files.len() == 1;
         let mut paths = Vec::new();
         for (listed, info) in &files {
-            paths.push(self.file(&listing.commit, listed, info)?);
+            paths.push(self.file(&listing.commit, listed, info, alone)?);
         }
         // Only now that all of it is in the cache; until then the branch keeps its previous commit.
         self.folder.set_revision(name.revision(), &listing.commit)?;
@@ -183,8 +199,14 @@ impl Pull<'_> {
         Ok(there && (!path.is_symlink() || self.is_complete(info)?))
     }
 
-    /// Ensures that a file is in the cache, and returns its path.
-    fn file(&self, commit: &str, listed: &Listed, info: &FileInfo) -> Result<PathBuf, HubError> {
+    /// Ensures that a file is in the cache, and returns its path. `alone`: it is the whole model.
+    fn file(
+        &self,
+        commit: &str,
+        listed: &Listed,
+        info: &FileInfo,
+        alone: bool,
+    ) -> Result<PathBuf, HubError> {
         let path = self.folder.file(commit, &listed.path);
         if self.is_in_snapshot(commit, listed, info)? {
             return Ok(path);
@@ -197,7 +219,8 @@ impl Pull<'_> {
                 // A name of this process alone: no other writes to it.
                 _ => self.folder.incomplete(&format!("{}.{}", info.etag, std::process::id())),
             };
-            self.bytes(commit, listed, info, incomplete)?;
+            let reading = if alone { self.reading } else { Reading::Complete };
+            self.bytes(commit, listed, info, incomplete, reading)?;
         }
         self.folder.link(commit, &listed.path, &info.etag)?;
         Ok(path)
@@ -234,42 +257,73 @@ impl Pull<'_> {
         listed: &Listed,
         info: &FileInfo,
         incomplete: PathBuf,
+        reading: Reading,
     ) -> Result<(), HubError> {
         // Before the file is as long as the hub claims that it is.
         let received = Partial::received_at(&incomplete, info.size)?;
         self.check_space(&listed.path, info.size - received)?;
-        let partial = Partial::open(&incomplete, info.size)?;
+        let partial =
+            Partial::open(&incomplete, &self.folder.file(commit, &listed.path), info.size)?;
+        let fetched = self.fetched(commit, listed, info, &partial, reading);
+        if let Err(error) = &fetched {
+            // Its readers wait no longer, and rely on nothing of it.
+            partial.incoming.fail(&error.to_string());
+        }
+        if matches!(fetched, Err(HubError::Hash { .. })) {
+            fs::remove_file(&incomplete).map_err(HubError::cache(&incomplete))?;
+        }
+        fetched?;
+        partial.complete().map_err(HubError::cache(&incomplete))?;
+        self.folder.complete(&incomplete, &info.etag)
+    }
+
+    /// Fetches what is missing of a file, and checks all of it.
+    fn fetched(
+        &self,
+        commit: &str,
+        listed: &Listed,
+        info: &FileInfo,
+        partial: &Partial,
+        reading: Reading,
+    ) -> Result<(), HubError> {
+        let is_read = AtomicBool::new(false);
+        let on_readable = || {
+            is_read.store(true, Ordering::Relaxed);
+            let file = partial.file.try_clone().map_err(HubError::cache(&partial.path))?;
+            let map = Map::of_incoming(file, Arc::clone(&partial.incoming));
+            self.say(Message::Readable(Arc::new(map.map_err(HubError::opening)?)));
+            Ok(())
+        };
         let job = Job {
             client: self.client,
             name: self.name,
             commit,
             listed,
             info,
-            partial: &partial,
+            partial,
             received: &self.received,
             stop: &self.stop,
+            on_readable: (reading == Reading::Coming).then_some(&on_readable),
         };
         let mut before = partial.received();
         loop {
             let found = fetch::fetch(&job)?;
-            let Some(expected) = info.sha256() else { break };
+            let Some(expected) = info.sha256() else { return Ok(()) };
             let found = found.unwrap_or_default();
             if found == expected {
-                break;
+                return Ok(());
             }
             self.received.fetch_sub(info.size, Ordering::Relaxed);
-            if before == 0 {
-                fs::remove_file(&incomplete).map_err(HubError::cache(&incomplete))?;
+            // Bytes that have been read cannot be exchanged.
+            if before == 0 || is_read.load(Ordering::Relaxed) {
                 let (file, expected) = (listed.path.clone(), expected.to_owned());
                 return Err(HubError::Hash { file, expected, found });
             }
             // The bytes left by an earlier run may be wrong.
-            partial.reset().map_err(HubError::cache(&incomplete))?;
+            partial.reset().map_err(HubError::cache(&partial.path))?;
             self.say(Message::Refetched(listed.path.clone()));
             before = 0;
         }
-        partial.complete().map_err(HubError::cache(&incomplete))?;
-        self.folder.complete(&incomplete, &info.etag)
     }
 
     /// Checks that there is enough free disk space for `needed` more bytes.

@@ -143,13 +143,31 @@ impl Model {
     /// # Errors
     /// See [`ModelError`]; every message names the file.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Model, ModelError> {
+        Model::open_by(&|| Ok(Arc::new(Map::open(path)?)), path, options)
+    }
+
+    /// Opens the model in the file of this map, which may still be being received ([`Map::of_incoming`]): the header and the vectors are
+    /// waited for here, other weights by the steps that need them. Experts that no token has chosen are received after the first
+    /// answer has begun, or after [`receive_rest`](Model::receive_rest).
+    ///
+    /// # Errors
+    /// See [`ModelError`]; every message names the file.
+    pub fn open_mapped(map: &Arc<Map>, options: &OpenOptions) -> Result<Model, ModelError> {
+        Model::open_by(&|| Ok(Arc::clone(map)), map.path(), options)
+    }
+
+    fn open_by(
+        map: &dyn Fn() -> Result<Arc<Map>, ModelError>,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Result<Model, ModelError> {
         let began = Instant::now();
         let isa = options.isa.unwrap_or_else(Isa::best);
         let pool = Pool::new(options.threads.unwrap_or_else(Pool::default_threads));
         let mut timings = OpenTimings { threads: began.elapsed(), ..OpenTimings::default() };
 
         let clock = Instant::now();
-        let first = Arc::new(Map::open(path)?);
+        let first = map()?;
         // Queried before anything is read, which would change it.
         let mut facts = vec![load::facts(&first)?];
         let OpenOptions { load, repack, memory, .. } = *options;
@@ -396,6 +414,26 @@ impl Model {
         self.loader.loading()
     }
 
+    /// Returns true if a file is still being received.
+    pub fn is_incoming(&self) -> bool {
+        self.store.is_incoming()
+    }
+
+    /// Has everything received from now on, after what is needed now. Before the first answer has begun, only what it needs is.
+    pub fn receive_rest(&self) {
+        self.loader.receive_rest();
+    }
+
+    /// Returns when all files have been received.
+    ///
+    /// # Errors
+    /// They will not be.
+    pub(crate) fn wait_received(&self) -> Result<(), ModelError> {
+        self.receive_rest();
+        let mut maps = self.store.maps().iter();
+        Ok(maps.try_for_each(|map| map.wait(&(0..map.len()), &|| false).map(drop))?)
+    }
+
     /// Returns true if weights that no step waits for are still being read: experts of a cold file that have not been chosen.
     pub fn brings_behind(&self) -> bool {
         self.loader.brings_behind()
@@ -513,6 +551,7 @@ fn check(
     let path = || -> PathBuf { path.into() };
     let mut spec =
         ModelSpec::from_gguf(gguf).map_err(|source| ModelError::Spec { path: path(), source })?;
+    ask_for_vectors(catalog, maps);
     let mut weights = Weights::load(&mut spec, catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     let took = clock.elapsed();
@@ -528,6 +567,16 @@ fn check(
     };
     let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted, ahead)?;
     Ok(Checked { spec, weights, store, loader, took })
+}
+
+/// Of files that are still being received, asks for the vectors, which are all over them and read one by one.
+fn ask_for_vectors(catalog: &Catalog<'_>, maps: &[Arc<Map>]) {
+    for tensor in &catalog.tensors {
+        let (info, incoming) = (&tensor.info, maps[tensor.shard].incoming());
+        if let Some(incoming) = incoming.filter(|_| info.ne[1..].iter().all(|ne| *ne == 1)) {
+            incoming.ask_now(info.offset..info.offset + info.nbytes);
+        }
+    }
 }
 
 /// Approximate memory of a sequence of the usual length in bytes, without weights: keys and values, and the fixed memory of the program.

@@ -27,6 +27,7 @@ mod experts;
 mod generate;
 mod greedy_agreement;
 mod hostile;
+mod incoming;
 mod load;
 mod long_context;
 mod mtp;

@@ -72,6 +72,18 @@ pub enum MapError {
         /// The file.
         path: PathBuf,
     },
+    /// The file was being received, and will not be complete, or was not what it should be: results computed from it are invalid.
+    #[error("{}: byte {at} of {len} was not received: {reason}", path.display())]
+    NotReceived {
+        /// The file.
+        path: PathBuf,
+        /// Offset of the first byte that is missing where it was needed.
+        at: u64,
+        /// Bytes of the file.
+        len: u64,
+        /// The reason.
+        reason: String,
+    },
     /// A page of the file could not be read although the file still has its length: the disk or the
     /// network failed (or the file was short for a moment).
     #[error("{}: reading failed while in use, at byte {at} of {len}", path.display())]
@@ -96,6 +108,7 @@ impl MapError {
             | MapError::Map { path, .. }
             | MapError::FileShrank { path, .. }
             | MapError::Changed { path }
+            | MapError::NotReceived { path, .. }
             | MapError::Unreadable { path, .. } => path,
         }
     }

@@ -7,10 +7,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::MapError;
 use crate::fault::{self, MapEntry};
+use crate::incoming::Incoming;
 use crate::open::{file_kind, open_file};
 use crate::ranges::Ranges;
 use crate::region::LockError;
@@ -42,6 +43,8 @@ pub struct Map {
     slot: &'static MapEntry,
     /// Locked byte ranges.
     locked: Mutex<Ranges>,
+    /// If the file is still being received: what has come.
+    incoming: Option<Arc<Incoming>>,
 }
 
 // SAFETY: the map is only read, through shared references, and unmapped once, by its owner.
@@ -93,17 +96,41 @@ impl Map {
         Map::of_opened(file, &metadata, path)
     }
 
+    /// Maps a file that is still being received; `file` must have its final length, or more. [`Map::read`], [`Map::populate`] and
+    /// [`Map::touch`] wait for what they read. The caller of [`Map::bytes`] must have [waited](Map::wait) for what it uses: until then
+    /// they are zeros. [`Map::check`] fails once the file will not be complete.
+    ///
+    /// # Errors
+    /// It is shorter, is empty, or cannot be mapped.
+    pub fn of_incoming(file: File, incoming: Arc<Incoming>) -> Result<Map, MapError> {
+        let path = incoming.path().to_owned();
+        let metadata =
+            file.metadata().map_err(|source| MapError::Open { path: path.clone(), source })?;
+        let (expected, found) = (incoming.len(), metadata.len());
+        if found < expected {
+            return Err(MapError::FileShrank { path, expected, found });
+        }
+        let mut map = Map::of_len(file, expected, &metadata, &path)?;
+        map.incoming = Some(incoming);
+        Ok(map)
+    }
+
     /// Maps a regular file.
     fn of_opened(file: File, metadata: &Metadata, path: &Path) -> Result<Map, MapError> {
-        if metadata.len() == 0 {
+        Map::of_len(file, metadata.len(), metadata, path)
+    }
+
+    /// Maps the first `len` bytes of a regular file that has as many.
+    fn of_len(file: File, len: u64, metadata: &Metadata, path: &Path) -> Result<Map, MapError> {
+        if len == 0 {
             return Err(MapError::Empty { path: path.into() });
         }
-        let too_large = || MapError::TooLarge { path: path.into(), len: metadata.len() };
+        let too_large = || MapError::TooLarge { path: path.into(), len };
+        let map_error = |source| MapError::Map { path: path.into(), len, source };
         // A slice may not be longer than isize::MAX, and the last page must fit as well.
-        let len = isize::try_from(metadata.len()).map_err(|_| too_large())? as usize;
+        let len = isize::try_from(len).map_err(|_| too_large())? as usize;
         let pages = len.checked_next_multiple_of(fault::page_size()).ok_or_else(too_large)?;
 
-        let map_error = |source| MapError::Map { path: path.into(), len: metadata.len(), source };
         fault::install().map_err(map_error)?;
         // SAFETY: a new map at an address that the system chooses.
         let start = unsafe {
@@ -114,8 +141,29 @@ impl Map {
             _ => return Err(map_error(io::Error::last_os_error())),
         };
         let slot = MapEntry::register(start.as_ptr() as usize, pages, libc::PROT_READ);
-        let stamp = Stamp::from(metadata);
-        Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
+        let (stamp, path, locked) = (Stamp::from(metadata), path.into(), Mutex::default());
+        Ok(Map { start, len, path, file, stamp, slot, locked, incoming: None })
+    }
+
+    /// The state of a file that is still being received; `None` if all of it is there.
+    pub fn incoming(&self) -> Option<&Arc<Incoming>> {
+        self.incoming.as_ref().filter(|incoming| !incoming.is_complete())
+    }
+
+    /// Returns true when the bytes of `range` are those of the file, which takes time only while it is being received, or false if
+    /// `give_up` returned true before that.
+    ///
+    /// # Errors
+    /// They will not come.
+    pub fn wait(&self, range: &Range<usize>, give_up: &dyn Fn() -> bool) -> Result<bool, MapError> {
+        match self.incoming() {
+            None => Ok(true),
+            Some(incoming) => {
+                let range = range.start as u64..range.end as u64;
+                incoming.ask_now(range.clone());
+                incoming.wait(&range, give_up)
+            }
+        }
     }
 
     /// The bytes of the file at this moment; they may change at the next. Use them only to compute with
@@ -135,6 +183,9 @@ impl Map {
     /// The errors of [`Map::check`], which fails from then on: the file ends before, or cannot be read
     /// there.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<(), MapError> {
+        // On a machine of 32 bits, no offset past its addresses is in a map.
+        let start = usize::try_from(at).unwrap_or(usize::MAX);
+        self.wait(&(start..start.saturating_add(to.len())), &|| false)?;
         match self.file.read_exact_at(to, at) {
             Ok(()) => Ok(()),
             Err(_) => {
@@ -188,6 +239,7 @@ impl Map {
     /// # Errors
     /// The errors of [`Map::check`].
     pub fn populate(&self, range: Range<usize>) -> Result<(), MapError> {
+        self.wait(&range, &|| false)?;
         let Some((start, len)) = self.pages(range) else { return self.check() };
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
@@ -221,6 +273,7 @@ impl Map {
     /// The errors of [`Map::check`].
     pub fn touch(&self, range: Range<usize>) -> Result<(), MapError> {
         const AROUND: usize = if cfg!(target_os = "linux") { 64 << 10 } else { 1 };
+        self.wait(&range, &|| false)?;
         if let Some((start, len)) = self.pages(range) {
             self.touch_each(start, len, AROUND.max(fault::page_size()));
         }
@@ -362,8 +415,12 @@ impl Map {
     ///
     /// # Errors
     /// The file has become shorter ([`MapError::FileShrank`]), or a page could not be read
-    /// ([`MapError::Unreadable`]). After a fault this remains until [`Map::try_again`].
+    /// ([`MapError::Unreadable`]). After a fault this remains until [`Map::try_again`]. A file that was being received will not be
+    /// complete, or is not what was promised ([`MapError::NotReceived`]).
     pub fn check(&self) -> Result<(), MapError> {
+        if let Some(incoming) = &self.incoming {
+            incoming.check()?;
+        }
         let expected = self.len as u64;
         let found = self.file.metadata().map(|metadata| metadata.len());
         match (self.slot.poisoned(), found) {

@@ -5,10 +5,13 @@ use alight_chat::answer::{AnswerOptions, Tools};
 use alight_chat::body::conversation::{ToolChoice, encode};
 use alight_chat::body::declared::refused;
 use alight_chat::body::fields::{Fields, kind, whole};
-use alight_chat::body::refusal::{Refusal, TOO_LONG};
+use alight_chat::body::refusal::{Refusal, TOO_LONG, UNSUPPORTED};
 use alight_chat::body::thinking::{self, SWITCH};
+use alight_chat::body::tools::CustomGrammar;
 use alight_chat::body::{messages, options};
-use alight_chat::grammar::{self, AnswerRules, Calls, Held, MAX_GRAMMAR_MEMORY};
+use alight_chat::grammar::{
+    self, AnswerRules, Calls, CustomInputs, Held, MAX_GRAMMAR_MEMORY, NotHeld,
+};
 use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::GenerateRequest;
 use alight_model::Request;
@@ -242,6 +245,30 @@ pub(crate) fn fit_thinking(
     fitted.budget
 }
 
+/// Reads the grammars of the inputs of custom tools. Where no call is held to its schema, those inputs are free, and a warning says so.
+fn custom_inputs(
+    all: &[CustomGrammar],
+    holds: bool,
+    serving: &Serving,
+) -> Result<CustomInputs, Failure> {
+    if holds && serving.vocabulary().shows_tools() {
+        match CustomInputs::of(all, &serving.grammars) {
+            Err(NotHeld::Refused(refusal)) if refusal.code == UNSUPPORTED => {}
+            read => return Ok(read?),
+        }
+    }
+    all.iter().for_each(warn_of_input);
+    Ok(CustomInputs::default())
+}
+
+fn warn_of_input(CustomGrammar { function, .. }: &CustomGrammar) {
+    warn(&format!("the input of the tool {function:?} is not held to its grammar"));
+}
+
+fn is_strict(tool: &Value) -> bool {
+    tool["function"]["strict"] == true
+}
+
 /// Returns the prompt of a conversation, and how its answer is to be parsed. If tools must be called, the answer is constrained to such
 /// calls; otherwise to the grammar of `ask`, if it has one. Without either, calls of strict tools are constrained to their schemas. If the
 /// prompt opens thinking, each of them begins where the thinking ends.
@@ -254,8 +281,11 @@ pub(crate) fn chat(
 ) -> Result<(Vec<u32>, AnswerOptions), Failure> {
     let call = !choice.must.is_empty();
     let all = context.get("tools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    // A schema holds the answer that stands in the place of a call.
+    let inputs = custom_inputs(&choice.with_grammar, call || ask.grammar.is_none(), serving)?;
     if call {
-        let held = grammar::of_calls(&choice.must, choice.one, &serving.grammars);
+        let must = inputs.hold(&choice.must);
+        let held = grammar::of_calls(&must, choice.one, &serving.grammars);
         ask.grammar = Some(held.map_err(|why| of_tool(why.into(), &choice.must, all))?);
         warn_of_left_out(ask.grammar.as_ref());
         ask.request.ignore_eos = false;
@@ -266,14 +296,18 @@ pub(crate) fn chat(
     let given = context.get("tools").and_then(Value::as_array);
     let tools = given.filter(|_| rules.marks).map(|tools| Tools::of(tools));
     if let Some(may_call) = given.filter(|_| !held) {
-        let held = grammar::of_strict_calls(may_call, &serving.grammars);
-        ask.grammar = held.map_err(|why| of_tool(why.into(), may_call, may_call))?;
+        let held = grammar::of_strict_calls(&inputs.hold(may_call), &serving.grammars);
+        ask.grammar = match held {
+            // The schema of another tool is no reason to refuse, unless the client insists on that one.
+            Err(NotHeld::Refused(_)) if !may_call.iter().any(is_strict) => {
+                choice.with_grammar.iter().for_each(warn_of_input);
+                None
+            }
+            held => held.map_err(|why| of_tool(why.into(), may_call, may_call))?,
+        };
         warn_of_left_out(ask.grammar.as_ref());
     }
     let vocabulary = serving.vocabulary();
-    for name in &choice.with_grammar {
-        warn(&format!("the input of the tool {name:?} is not held to its grammar"));
-    }
     let mut prompt = conversation(context, serving)?;
     let mut chat = rules.marks;
     if call && !rules.marks {

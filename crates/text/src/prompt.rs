@@ -120,7 +120,6 @@ pub struct Encoder<'m> {
     vocabulary: &'m Vocabulary,
     style: Style,
     parse_special: bool,
-    thinking: bool,
     variables: Map<String, Value>,
     time: Option<Time>,
     context: usize,
@@ -135,7 +134,6 @@ impl<'m> Encoder<'m> {
             vocabulary,
             style,
             parse_special,
-            thinking: true,
             variables: Map::new(),
             time: None,
             context: usize::MAX,
@@ -152,12 +150,6 @@ impl<'m> Encoder<'m> {
     /// finding them.
     pub fn within(self, context: usize) -> Encoder<'m> {
         Encoder { context, ..self }
-    }
-
-    /// Requests a prompt without thinking: the template gets `enable_thinking = false`. A template that does not use this
-    /// variable renders the same text as without it.
-    pub fn without_thinking(self) -> Encoder<'m> {
-        Encoder { thinking: false, ..self }
     }
 
     /// Gives templates these variables, except those that a conversation has.
@@ -220,8 +212,7 @@ impl<'m> Encoder<'m> {
     /// arguments are an object; `tools`, as JSON schemas; `add_generation_prompt`; and perhaps `enable_thinking`,
     /// `reasoning_effort`, …
     ///
-    /// The variables that llama-server gives to a template in addition have its defaults: `enable_thinking` is true, except after
-    /// [`without_thinking`](Self::without_thinking); `date_string` (`26 Jul 2024`) and `datetime` (`Jul 26 2024`) are today's date
+    /// The variables that llama-server gives to a template in addition have its defaults: `enable_thinking` is true; `date_string` (`26 Jul 2024`) and `datetime` (`Jul 26 2024`) are today's date
     /// in the local time zone. The time is taken once for a prompt.
     ///
     /// With `continue_final_message`, which is not passed to the template there either, the tokens end with the text of the last
@@ -254,9 +245,6 @@ impl<'m> Encoder<'m> {
         let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
         let template = template.map_err(|error| PromptError::Template(error.clone()))?;
         let continued = context.shift_remove("continue_final_message") == Some(true.into());
-        if !self.thinking {
-            context.entry("enable_thinking").or_insert(false.into());
-        }
         for (name, value) in &self.variables {
             context.entry(name).or_insert_with(|| value.clone());
         }

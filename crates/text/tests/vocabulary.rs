@@ -209,12 +209,6 @@ fn a_template_is_told_of_thinking() {
     let text = |ids: Vec<u32>| text(&vocabulary, &ids);
     // As in llama-server, a model may think unless the caller asks for no thinking.
     assert_eq!(text(encoder.chat(&messages, true).unwrap()), "[||Ok?][Hm|Hm|Yes]True");
-    let without = encoder.without_thinking();
-    assert_eq!(text(without.chat(&messages, true).unwrap()), "[||Ok?][Hm|Hm|Yes]False");
-    // What the caller says comes first.
-    let context = serde_json::json!({"messages": [], "enable_thinking": true});
-    let encoder = Encoder::new(&vocabulary, Style::Chat, false).without_thinking();
-    assert_eq!(text(encoder.chat_in(context.as_object().unwrap().clone()).unwrap()), "True");
 }
 
 #[test]
@@ -230,8 +224,6 @@ fn a_template_has_the_variables_of_the_encoder_unless_the_conversation_has_them(
     assert_eq!(rendered(encoder(), serde_json::json!({})), "1|<x>|True");
     let context = serde_json::json!({"a": 2, "enable_thinking": false});
     assert_eq!(rendered(encoder(), context), "2|<x>|False");
-    // A caller that asks for no thinking gets none.
-    assert_eq!(rendered(encoder().without_thinking(), serde_json::json!({})), "1|<x>|False");
 }
 
 #[test]

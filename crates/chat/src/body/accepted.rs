@@ -164,6 +164,9 @@ const PROBES: [Probe; 7] = [
     },
 ];
 
+/// The sentence about a template that iterates over tools that are not there.
+const EMPTY_LIST: &str = "the tools are an empty list";
+
 /// True if the texts occur in this order.
 fn in_order(rendered: &str, texts: &[&str]) -> bool {
     let mut rest = rendered;
@@ -200,6 +203,14 @@ pub(super) fn encode(
     let mut notes = search.probe()?;
     let tokens = match encoder.chat_in(search.whole()) {
         Err(PromptError::Chat(error)) if is_refusal(&error) => {
+            if search.needs_list_of_tools() {
+                let Search { mut context, messages, .. } = search;
+                context.insert("tools".to_owned(), json!([]));
+                context.insert("messages".to_owned(), messages.into());
+                let mut accepted = encode(encoder, context)?;
+                accepted.notes.push(EMPTY_LIST);
+                return Ok(accepted);
+            }
             if search.refuses_tools() {
                 let Search { mut context, messages, .. } = search;
                 context.insert("messages".to_owned(), messages.into());
@@ -284,6 +295,20 @@ impl Search<'_, '_> {
             }
         }
         Ok(lost)
+    }
+
+    /// True if there are no tools, and the template only takes an empty list of them: it was written for conversations that have some.
+    fn needs_list_of_tools(&mut self) -> bool {
+        let simple = || vec![user("a")];
+        let absent = self.context.get("tools").is_none_or(Value::is_null);
+        if !absent || !matches!(self.render(simple(), false), Ok(None)) {
+            return false;
+        }
+        let own = self.context.insert("tools".to_owned(), json!([]));
+        let taken = matches!(self.render(simple(), false), Ok(Some(_)));
+        self.context.shift_remove("tools");
+        self.context.extend(own.map(|own| ("tools".to_owned(), own)));
+        taken
     }
 
     /// True if the template fails with tools, whatever the messages are, and takes them without.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::accepted::{self, Accepted};
 use super::fields::{Fields, kind};
 use super::refusal::Refusal;
+use super::tools::CustomGrammar;
 use super::{in_words, messages, thinking, tools};
 
 /// Hugging Face's names for the flag that the last message is continued instead of answered, and for the flag that the prompt ends with
@@ -74,8 +75,8 @@ pub struct ToolChoice {
     pub one: bool,
     /// The names of the tools that get a text instead of arguments.
     pub custom: Vec<String>,
-    /// Of these, the names of those whose text should follow a grammar, to which no answer is held.
-    pub with_grammar: Vec<String>,
+    /// The grammars that the texts of some of them follow.
+    pub with_grammar: Vec<CustomGrammar>,
 }
 
 /// [`take`], with the calls that the client wants.

@@ -3,6 +3,9 @@
 /// The code for a prompt that does not fit into the context.
 pub const TOO_LONG: &str = "context_length_exceeded";
 
+/// The code for a feature that is not supported.
+pub const UNSUPPORTED: &str = "unsupported";
+
 /// The reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -35,6 +38,6 @@ impl Refusal {
 
     /// Creates a refusal for a field that requests an unsupported feature.
     pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Refusal {
-        Refusal { code: "unsupported", ..Refusal::invalid(param, message) }
+        Refusal { code: UNSUPPORTED, ..Refusal::invalid(param, message) }
     }
 }

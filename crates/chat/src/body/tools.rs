@@ -9,6 +9,33 @@ use super::refusal::Refusal;
 /// The only parameter of the function of a custom tool: the text that the tool gets.
 pub const INPUT: &str = "input";
 
+/// The grammar that the input of a custom tool follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomGrammar {
+    /// The name of the function.
+    pub function: String,
+    /// The field of the request with the grammar.
+    pub param: String,
+    /// Its language.
+    pub syntax: String,
+    /// Its text.
+    pub definition: String,
+}
+
+impl CustomGrammar {
+    /// The grammar in the field `at` of a custom tool, if it has one.
+    pub fn of(function: &str, at: &str, format: &Value) -> Option<CustomGrammar> {
+        let (syntax, definition) = grammar(format)?;
+        let inner = if format["grammar"].is_object() { ".grammar" } else { "" };
+        Some(CustomGrammar {
+            function: function.to_owned(),
+            param: format!("{at}{inner}.definition"),
+            syntax: syntax.to_owned(),
+            definition: definition.to_owned(),
+        })
+    }
+}
+
 /// Turns a tool of the request into a function, and notes in `choice` that it is a custom one.
 ///
 /// # Errors
@@ -26,9 +53,8 @@ pub(super) fn to_function(
                 return Err(Refusal::invalid(format!("{at}.custom.name"), "expected a string"));
             };
             choice.custom.push(name.to_owned());
-            if grammar(&custom["format"]).is_some() {
-                choice.with_grammar.push(name.to_owned());
-            }
+            let at = format!("{at}.custom.format");
+            choice.with_grammar.extend(CustomGrammar::of(name, &at, &custom["format"]));
             *tool = of_custom(name, &custom["description"], &custom["format"]);
             Ok(())
         }
@@ -42,7 +68,7 @@ pub(super) fn to_function(
 }
 
 /// The language and the text of the grammar that the input of a custom tool should follow. Chat completions have it in an object of its own.
-pub fn grammar(format: &Value) -> Option<(&str, &str)> {
+fn grammar(format: &Value) -> Option<(&str, &str)> {
     let inner = if format["grammar"].is_object() { &format["grammar"] } else { format };
     let definition = inner["definition"].as_str().filter(|_| format["type"] == "grammar")?;
     Some((inner["syntax"].as_str().unwrap_or("lark"), definition))
@@ -96,10 +122,13 @@ mod tests {
         let description = function["description"].as_str().unwrap();
         assert!(description.starts_with("d\n\n") && description.ends_with("start: \"a\""));
         assert_eq!(function["parameters"]["required"], json!([INPUT]));
+        assert_eq!(choice.custom, ["f"]);
+        let held = &choice.with_grammar[0];
         assert_eq!(
-            (choice.custom, choice.with_grammar),
-            (vec!["f".to_owned()], vec!["f".to_owned()])
+            (&*held.function, &*held.syntax, &*held.definition),
+            ("f", "lark", "start: \"a\"")
         );
+        assert_eq!(held.param, "tools[0].custom.format.grammar.definition");
         // In `/v1/responses`, the grammar is in the format itself.
         let flat = json!({"type": "grammar", "syntax": "regex", "definition": "a+"});
         assert_eq!(super::grammar(&flat), Some(("regex", "a+")));

@@ -18,6 +18,8 @@ mod compiling;
 mod error;
 #[cfg(feature = "grammar")]
 mod gbnf;
+mod inputs;
+mod lark;
 mod marks;
 mod notation;
 mod schemas;
@@ -45,6 +47,7 @@ pub use self::compiler::Compiler;
 use self::compiler::{Grammar, Mask};
 pub use self::compiling::{Cancelled, MAX_COMPILED, MAX_GRAMMAR_MEMORY};
 pub use self::error::{NoGrammar, NotHeld};
+pub use self::inputs::CustomInputs;
 use self::marks::Marks;
 use self::thought::Thought;
 

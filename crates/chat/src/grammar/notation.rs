@@ -16,8 +16,8 @@ use crate::body::refusal::Refusal;
 const FENCE: [&str; 2] = ["```json", "```"];
 /// Gemma's quote.
 const QUOTE: &str = "<|\"|>";
-/// Terminals that rules of several forms use: blanks between marks, an id that the model chooses, a number, and a key.
-const TERMINALS: &str = "BLANK: /[ \\n]{1,8}/\nID: /[A-Za-z0-9_.:-]{1,64}/\nCOUNTER: /[0-9]{1,5}/\nKEY: /[A-Za-z0-9_.-]{1,64}/\n";
+/// Terminals that rules of several forms use: blanks between marks, an id that the model chooses, one of nine characters, a number, and a key.
+const TERMINALS: &str = "BLANK: /[ \\n]{1,8}/\nID: /[A-Za-z0-9_.:-]{1,64}/\nSHORT_ID: /[A-Za-z0-9]{9}/\nCOUNTER: /[0-9]{1,5}/\nKEY: /[A-Za-z0-9_.-]{1,64}/\n";
 /// Text that may be longer is not counted.
 const MAX_COUNTED: u64 = 1000;
 
@@ -244,7 +244,11 @@ impl<'w> Writer<'w> {
         let key = keys.arguments.first().copied().unwrap_or("arguments");
         let begin = |before: &str| json!(format!("{before}\"{}\": {name}, \"{key}\": ", keys.name));
         if keys.id.is_empty() {
-            return format!("{} {args} \"}}\"", begin("{"));
+            let last = match keys.last_id {
+                "" => String::new(),
+                key => format!(" ({} SHORT_ID \"\\\"\")?", json!(format!(", \"{key}\": \""))),
+            };
+            return format!("{} {args}{last} \"}}\"", begin("{"));
         }
         let id = json!(format!("{{\"{}\": \"", keys.id));
         let plain = begin("{");
@@ -342,7 +346,7 @@ impl<'w> Writer<'w> {
             let own = format!("{i}_{j}");
             let text = |rules: &mut String| match strings(schema) {
                 Some(texts) => format!("({}) {}", texts.join(" | "), self.mark(&close)),
-                None => self.until(&format!("text{own}"), &length(schema), &close, rules),
+                None => self.until(&format!("text{own}"), &described(schema), &close, rules),
             };
             let json = |rules: &mut String| {
                 self.json(
@@ -401,7 +405,7 @@ impl<'w> Writer<'w> {
             if written != Written::Json {
                 let text = match strings(schema) {
                     Some(texts) => format!("({}) {}", texts.join(" | "), self.mark(QUOTE)),
-                    None => self.until(&format!("text{own}"), &length(schema), QUOTE, rules),
+                    None => self.until(&format!("text{own}"), &described(schema), QUOTE, rules),
                 };
                 value.push(format!("{} {text}", self.mark(QUOTE)));
             }
@@ -512,7 +516,7 @@ pub(super) fn until(
 }
 
 /// A text as a regular expression between slashes.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut all = String::new();
     for c in text.chars() {
         match c {
@@ -559,8 +563,60 @@ pub(super) fn strings(schema: &Value) -> Option<Vec<String>> {
     texts.collect::<Option<Vec<_>>>().filter(|texts| !texts.is_empty())
 }
 
+/// An expression for text that its schema describes: by a pattern for the whole of it, or by its length.
+pub(super) fn described(schema: &Value) -> String {
+    match schema["pattern"].as_str().and_then(whole_pattern) {
+        Some(pattern) => format!("(?:{})", between_slashes(pattern)),
+        None => length(schema),
+    }
+}
+
+/// A pattern that begins at the beginning of a text and ends at its end, without the anchors, if it has no others and does not look around.
+fn whole_pattern(pattern: &str) -> Option<&str> {
+    let inner = pattern.strip_prefix('^')?.strip_suffix('$')?;
+    let (mut escaped, mut in_class, mut depth, mut before) = (false, false, 0u32, ' ');
+    for c in inner.chars() {
+        let plain = !std::mem::replace(&mut escaped, false);
+        match c {
+            // A word's border is a place, too.
+            'b' | 'B' if !plain && !in_class => return None,
+            _ if !plain => {}
+            '\\' => escaped = true,
+            ']' => in_class = false,
+            _ if in_class => {}
+            '[' => in_class = true,
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '|' if depth == 0 => return None,
+            '^' | '$' => return None,
+            '=' | '!' if before == '?' => return None,
+            _ => {}
+        }
+        before = if plain { c } else { ' ' };
+    }
+    (!escaped && !inner.contains("(?<=") && !inner.contains("(?<!")).then_some(inner)
+}
+
+/// A regular expression as it is written between slashes.
+fn between_slashes(expression: &str) -> String {
+    let (mut all, mut escaped) = (String::new(), false);
+    for c in expression.chars() {
+        match c {
+            '/' if !escaped => all.push_str("\\/"),
+            '\n' if escaped => {
+                all.pop();
+                all.push_str("\\n");
+            }
+            '\n' => all.push_str("\\n"),
+            c => all.push(c),
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    all
+}
+
 /// An expression for text of the length that its schema wants.
-pub(super) fn length(schema: &Value) -> String {
+fn length(schema: &Value) -> String {
     let of = |key: &str| schema[key].as_u64().filter(|n| *n <= MAX_COUNTED);
     match (of("minLength"), of("maxLength")) {
         (None | Some(0), None) => "(?s:.*)".to_owned(),
@@ -748,7 +804,7 @@ mod tests {
             Format::Mistral,
             "",
             "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"city\": \"Oslo\", \"n\": 1}}]",
-            "[TOOL_CALLS][{\"name\": \"g\", \"arguments\": {}}]",
+            "[TOOL_CALLS][{\"name\": \"g\", \"arguments\": {}, \"id\": \"a1B2c3D4e\"}]",
         ),
         (
             Format::Mistral,
@@ -886,6 +942,26 @@ mod tests {
         assert!(!accepts(Format::Glm, "", glm, true));
         let seed = CALLS[2].2.replace(">C<", ">K<");
         assert!(!accepts(Format::Seed, "", &seed, true));
+    }
+
+    #[test]
+    fn a_pattern_of_a_whole_text_is_held_between_tags() {
+        for (pattern, inner) in [
+            ("^a/b$", Some("a/b")),
+            ("^(?:a|[$^]\\\\)$", Some("(?:a|[$^]\\\\)")),
+            ("^a|b$", None),
+            ("a", None),
+            ("^a\\$", None),
+            ("^a$b$", None),
+            ("^(?=a)a$", None),
+            ("^(?<!a)a$", None),
+            ("^a\\b$", None),
+        ] {
+            assert_eq!(whole_pattern(pattern), inner, "{pattern}");
+        }
+        assert_eq!(between_slashes("a/b\\/c\n\\\\/"), "a\\/b\\/c\\n\\\\\\/");
+        let schema = json!({"pattern": "^a/b$", "minLength": 9});
+        assert_eq!(described(&schema), "(?:a\\/b)");
     }
 
     #[test]

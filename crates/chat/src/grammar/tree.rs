@@ -3,7 +3,7 @@
 use alight_text::format::Elements;
 use serde_json::{Map, Value, json};
 
-use super::notation::{Writer, length, rules_of, strings};
+use super::notation::{Writer, described, rules_of, strings};
 
 /// Elements in one another whose schemas are held; deeper ones are free.
 const MAX_HELD_DEPTH: usize = 8;
@@ -75,7 +75,7 @@ impl TreeWriter<'_> {
             _ => match strings(schema) {
                 Some(texts) => format!("({}) {end}", texts.join(" | ")),
                 None if schema["type"] == json!("string") => {
-                    self.writer.until(&format!("t{own}"), &length(schema), &close, self.rules)
+                    self.writer.until(&format!("t{own}"), &described(schema), &close, self.rules)
                 }
                 None => free,
             },

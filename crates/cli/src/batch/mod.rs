@@ -247,12 +247,12 @@ impl BatchArgs {
             say::note("--system has no effect without a chat template");
         }
         let encoder = Encoder::new(vocabulary, style, self.parse_special).within(context);
-        let encoder = self.limits.encoder(encoder);
         let defaults = Defaults {
             sampling: self.sampling.fixed_options(),
             breakers: self.sampling.breakers().map(<[String]>::to_vec),
             max_tokens: self.limits.max_tokens(),
             ignore_eos: self.limits.ignore_eos,
+            no_thinking: self.limits.no_thinking,
             system: self.system.clone(),
             style,
             context,

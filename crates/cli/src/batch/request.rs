@@ -8,7 +8,8 @@ use alight_chat::body::declared::OF_VLLM;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::json::{JsonBudget, JsonError};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
-use alight_chat::body::{conversation, messages, options, thinking};
+use alight_chat::body::thinking::{self, SWITCH};
+use alight_chat::body::{conversation, messages, options};
 use alight_chat::grammar::{self, AnswerRules, Calls, Grammars, Held, NotHeld};
 use alight_chat::thinking::ThinkingBudget;
 use alight_model::SamplerOptions;
@@ -42,6 +43,8 @@ pub struct Defaults {
     pub max_tokens: usize,
     /// Ignore the end-of-text token.
     pub ignore_eos: bool,
+    /// The model does not think, unless a line says so.
+    pub no_thinking: bool,
     /// The message before a plain prompt.
     pub system: Option<String>,
     /// The style of plain prompts: through the chat template or raw.
@@ -224,6 +227,9 @@ impl Parsed {
         if let Prompt::Chat(context) = &mut prompt {
             let given = context.get("tools").and_then(Value::as_array);
             (chat, tools) = (true, given.map(|tools| Tools::of(tools)));
+            if defaults.no_thinking {
+                context.entry(SWITCH).or_insert(false.into());
+            }
             budget = thinking::fit_for(context, vocabulary, rules.thinking).budget;
         }
         let tools = tools.filter(|_| rules.marks);

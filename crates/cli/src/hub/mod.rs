@@ -1,5 +1,6 @@
 //! Models of the Hugging Face hub: `alight pull`, `list` and `rm`, and `hf.co/USER/REPO:Q4_K_M` wherever a model is expected.
 
+pub mod coming;
 mod header;
 pub mod list;
 mod offers;
@@ -71,9 +72,7 @@ fn name_of(path: &Path) -> Outcome<Option<Name>> {
 
 fn located(hub: &Hub, name: &Name) -> Outcome<PathBuf> {
     let located = hub.locate(name, fetch).map_err(failed)?;
-    if let Located::Instead(found, error) = &located {
-        say::note(&format!("{error}; {}:{} is in the cache", found.repo, found.tag));
-    }
+    say_instead(&located);
     Ok(located.path().to_owned())
 }
 
@@ -96,76 +95,129 @@ fn fits(bytes: u64) -> String {
     }
 }
 
+/// Notes why a model in the cache is used without a question to the hub, if that was not the plan.
+fn say_instead<P>(located: &Located<P>) {
+    if let Located::Instead(found, error) = located {
+        say::note(&format!("{error}; {}:{} is in the cache", found.repo, found.tag));
+    }
+}
+
 /// Pulls a model, and shows the progress.
 fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
-    let began = Instant::now();
-    let mut bar = Bar::new("pulling");
-    let (mut received, mut total) = (0, 0);
+    let mut progress = PullProgress::of(name.clone());
     let result = Interrupt::during(|pressed| {
         hub.pull(name, &mut |event| {
-            match event {
-                Event::Chosen { model, bytes, there } if there < bytes => {
-                    let of = match there {
-                        0 => units::bytes(bytes),
-                        there => {
-                            format!("{}, of which {} are in the cache", units::bytes(bytes), units::bytes(there))
-                        }
-                    };
-                    let fits = match model.is_safetensors() {
-                        // It is not run, but converted.
-                        true => String::new(),
-                        false => format!("; {}", fits(bytes)),
-                    };
-                    say::line(&format!("pulling {}:{} ({of}{fits})", name.repo, model.tag()));
-                }
-                Event::Waiting { file } => {
-                    bar.clear();
-                    say::note(&format!("waiting for another process that fetches {file}"));
-                }
-                Event::Refetched { file } => {
-                    bar.clear();
-                    say::note(&format!(
-                        "the part of {file} that was fetched earlier does not match the hub's checksum; it is fetched again"
-                    ));
-                }
-                Event::Progress { received: now, total: all } => {
-                    (received, total) = (now, all);
-                    if total > 0 && received < total {
-                        bar.show(received, total);
-                    }
-                }
-                _ => {}
-            }
-            match pressed() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
+            progress.show(&event);
+            PullProgress::going_on(pressed())
         })
     });
-    bar.clear();
-    let kept = match &result {
-        Err(HubError::Hash { .. }) | Ok(_) => false,
-        Err(_) => received > 0,
-    };
-    if kept {
-        say::note(&format!(
-            "{} of {} are kept; the next pull continues from there",
-            units::bytes(received),
-            units::bytes(total)
-        ));
-    }
-    if let Ok(pulled) = &result
-        && pulled.received > 0
-    {
-        let seconds = began.elapsed().as_secs_f64().max(1e-3);
-        say::line(&format!(
-            "pulled {}:{}: {} in {}, {}/s",
-            name.repo,
-            pulled.model.tag(),
-            units::bytes(pulled.received),
-            units::ms(seconds * 1000.0),
-            units::bytes((pulled.received as f64 / seconds) as u64),
-        ));
-    }
+    progress.end(&result);
     result
+}
+
+/// The progress of a pull, as it is shown.
+struct PullProgress {
+    name: Name,
+    began: Instant,
+    bar: Bar,
+    /// True while something else is written.
+    hidden: bool,
+    received: u64,
+    total: u64,
+}
+
+impl PullProgress {
+    fn of(name: Name) -> PullProgress {
+        let bar = Bar::new("pulling");
+        PullProgress { name, began: Instant::now(), bar, hidden: false, received: 0, total: 0 }
+    }
+
+    /// Returns the answer to an event.
+    fn going_on(stopped: bool) -> ControlFlow<()> {
+        if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Shows no progress until [`unhide`](PullProgress::unhide).
+    fn hide(&mut self) {
+        self.bar.clear();
+        self.hidden = true;
+    }
+
+    fn unhide(&mut self) {
+        self.hidden = false;
+    }
+
+    fn show(&mut self, event: &Event<'_>) {
+        match *event {
+            Event::Chosen { model, bytes, there } if there < bytes => {
+                let of = match there {
+                    0 => units::bytes(bytes),
+                    there => {
+                        format!(
+                            "{}, of which {} are in the cache",
+                            units::bytes(bytes),
+                            units::bytes(there)
+                        )
+                    }
+                };
+                let fits = match model.is_safetensors() {
+                    // It is not run, but converted.
+                    true => String::new(),
+                    false => format!("; {}", fits(bytes)),
+                };
+                say::line(&format!("pulling {}:{} ({of}{fits})", self.name.repo, model.tag()));
+            }
+            Event::Waiting { file } => {
+                self.bar.clear();
+                say::note(&format!("waiting for another process that fetches {file}"));
+            }
+            Event::Refetched { file } => {
+                self.bar.clear();
+                say::note(&format!(
+                    "the part of {file} that was fetched earlier does not match the hub's checksum; it is fetched again"
+                ));
+            }
+            Event::Progress { received, total } => {
+                (self.received, self.total) = (received, total);
+                match received < total {
+                    _ if total == 0 || self.hidden => {}
+                    true => self.bar.show(received, total),
+                    false => self.bar.show_text(Some((total, total)), || {
+                        format!("{}, checking it", units::bytes(total))
+                    }),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Shows how it has ended.
+    fn end(&mut self, result: &Result<Pulled, HubError>) {
+        self.bar.clear();
+        let (received, total) = (self.received, self.total);
+        let kept = match result {
+            Err(HubError::Hash { .. }) | Ok(_) => false,
+            Err(_) => received > 0,
+        };
+        if kept {
+            say::note(&format!(
+                "{} of {} are kept; the next pull continues from there",
+                units::bytes(received),
+                units::bytes(total)
+            ));
+        }
+        if let Ok(pulled) = result
+            && pulled.received > 0
+        {
+            let seconds = self.began.elapsed().as_secs_f64().max(1e-3);
+            say::line(&format!(
+                "pulled {}:{}: {} in {}, {}/s",
+                self.name.repo,
+                pulled.model.tag(),
+                units::bytes(pulled.received),
+                units::ms(seconds * 1000.0),
+                units::bytes((pulled.received as f64 / seconds) as u64),
+            ));
+        }
+    }
 }

@@ -105,7 +105,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
                 "--watch takes one model, and its seconds after '=': --watch=2".to_owned(),
             ));
         };
-        // What is in memory can only be watched of a model that is here.
+        // Only a model that is here can be watched.
         let mut model = model.clone();
         hub::resolve(vec![&mut model], args.hub.offline)?;
         return watch::main(&model, every, args.json);

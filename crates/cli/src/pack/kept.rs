@@ -29,6 +29,11 @@ pub struct KeepArgs {
 }
 
 impl KeepArgs {
+    /// Returns true if a packed file is to be kept.
+    pub fn is_on(self) -> bool {
+        self.pack
+    }
+
     /// Returns the file to run: the model, or its packed file. If that cannot be kept, it is the model, and a note is printed.
     pub fn file(self, model: &Path) -> Outcome<PathBuf> {
         if !self.pack {

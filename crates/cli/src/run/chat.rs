@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use alight_chat::thinking::ThinkingBudget;
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style, Tokenizer};
@@ -50,6 +51,10 @@ pub fn main(
             Style::Raw => " Each line is continued on its own.",
         }
     ));
+    if let Some(model) = about.model {
+        // Nothing is asked yet: whatever comes now saves time later.
+        model.receive_rest();
+    }
     let mut lines = Lines::new(terminal, args.history())?;
     let mut talk = Talk {
         about,
@@ -90,7 +95,8 @@ pub fn main(
                 answer: ANSWER.min(talk.context / 4),
             };
             let held = talk.held.as_ref().map(|holding| &holding.held);
-            let (encoder, limits) = args.held_by(about, style, talk.limits, held);
+            let (encoder, limits, budget) = args.held_by(about, style, talk.limits, held);
+            let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, about.vocabulary, None));
             let tokenizer = &about.vocabulary.tokenizer;
             let prompt = talk.chat.prompt(&question, encoder, tokenizer, positions, interrupt);
             let prompt = match prompt {
@@ -127,7 +133,8 @@ pub fn main(
             );
             let (context, sampling) = (talk.context, talk.sampling);
             let breakers = talk.given.breakers();
-            let request = Request { prompt: &prompt, context, sampling, breakers, limits, held };
+            let prompt = &prompt;
+            let request = Request { prompt, context, sampling, breakers, limits, held, thinking };
             let answer = answer(about, engine, &request, parts, Some(interrupt), &mut phases)?;
             out.end()?;
             if talk.verbose {

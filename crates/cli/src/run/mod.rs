@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use alight_chat::grammar::{AnswerRules, Held};
+use alight_chat::thinking::ThinkingBudget;
 use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
@@ -29,7 +30,7 @@ use rusage::Phases;
 
 use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
-use crate::hub::suggested;
+use crate::hub::{coming, suggested};
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -58,6 +59,7 @@ Examples:
   alight run model.gguf \"Hi\" --json | jq .timings
   alight run model.gguf \"A pet?\" --json-schema-file pet.json
   alight run model.gguf \"Hi\" --engine jax --tp 2  JAX, on two devices
+  alight run hf.co/USER/REPO \"Hi\"                 a model of the hub, while it comes
 
 The prompt is the argument or --file, and before it, with a blank line between them, what comes on \
 standard input if that is a pipe or a file. Without either, that alone; on a terminal it is a chat. \
@@ -200,14 +202,21 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             None
         }
     };
+    let coming = match args.reads_coming() {
+        true => coming::begin(&mut args.model, args.engine.hub.offline)?,
+        false => None,
+    };
     let mut front = Front { args: &args, source, held: None, started };
     let sampling = args.sampling.options();
     match args.choice.kind {
         EngineKind::Native => {
             // The system frees memory and threads when the process ends, all at once; dropping the model piece by piece before
             // that would only keep the user waiting, and a thread that Ctrl-C has left may still read it.
-            let file = args.keep.file(&args.model)?;
-            let model = Box::leak(Box::new(open::model(&file, &args.engine)?));
+            let model = match &coming {
+                Some(coming) => coming.open(|map| open::mapped(map, &args.engine))?,
+                None => open::model(&args.keep.file(&args.model)?, &args.engine)?,
+            };
+            let model = Box::leak(Box::new(model));
             args.template.give(|source| model.set_template(source))?;
             let model: &'static Model = model;
             phases.end("open");
@@ -244,10 +253,15 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             engine.keep_prompts(args.cache.folder()?);
             match &*draft {
                 Some(draft) => engine.draft_with(draft)?,
-                None if args.drafts.speculate == Speculate::Off => {}
+                // The weights of its layer for that are the last to come.
+                None if args.drafts.speculate == Speculate::Off || model.is_incoming() => {}
                 None => engine.draft_with_mtp()?,
             }
-            front.run(&mut engine, &about, (prompt, style), sampling, phases)
+            let outcome = front.run(&mut engine, &about, (prompt, style), sampling, phases);
+            let Some(coming) = coming else { return outcome };
+            coming.end(outcome)?;
+            engine.keep();
+            Ok(())
         }
         EngineKind::Jax => {
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
@@ -287,24 +301,32 @@ fn check_chat(args: &RunArgs) -> Outcome {
 impl RunArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
-        (self.drafts.models(&mut self.model), self.engine.hub.offline)
+        let offline = self.engine.hub.offline;
+        match self.reads_coming() {
+            true => (self.drafts.file_mut().into_iter().collect(), offline),
+            false => (self.drafts.models(&mut self.model), offline),
+        }
     }
 
-    /// Returns the encoder of messages and the limits of an answer, if it has this constraint.
+    /// Returns true if the model may be read while it is being fetched.
+    fn reads_coming(&self) -> bool {
+        self.choice.kind == EngineKind::Native && !self.keep.is_on()
+    }
+
+    /// Returns the encoder of messages, the limits of an answer and that of its thinking, if it has this constraint.
     fn held_by<'m>(
         &self,
         about: &About<'m>,
         style: Style,
         limits: GenerateOptions,
         held: Option<&Held>,
-    ) -> (Encoder<'m>, GenerateOptions) {
-        let encoder = Encoder::new(about.vocabulary, style, self.parse_special)
-            .with_variables(self.template.variables());
-        let encoder = self.limits.encoder(encoder);
-        let rules = AnswerRules::of(held);
-        let encoder = if rules.thinking { encoder } else { encoder.without_thinking() };
+    ) -> (Encoder<'m>, GenerateOptions, Option<usize>) {
+        let (rules, mut variables) = (AnswerRules::of(held), self.template.variables());
+        let budget = self.limits.fit_thinking(&mut variables, about.vocabulary, rules.thinking);
+        let encoder = Encoder::new(about.vocabulary, style, self.parse_special);
         let ignore_eos = limits.ignore_eos && rules.past_end;
-        (encoder, GenerateOptions { ignore_eos, ..limits })
+        let limits = GenerateOptions { ignore_eos, ..limits };
+        (encoder.with_variables(variables), limits, budget.filter(|_| style == Style::Chat))
     }
 
     fn generate_options(&self) -> GenerateOptions {
@@ -333,6 +355,9 @@ impl RunArgs {
     }
 }
 
+/// The note about thinking that only the native engine can end.
+const STILL_THINKS: &str = "the chat template has no switch for thinking, and the JAX engine cannot end it: the model may still think, unseen";
+
 /// The whole command except for the engine.
 struct Front<'a> {
     args: &'a RunArgs,
@@ -358,7 +383,10 @@ impl Front<'_> {
             return chat::main(args, about, style, engine, (sampling, limits, self.held.clone()));
         };
         let held = self.held.as_ref().map(|holding| &holding.held);
-        let (_, limits) = args.held_by(about, style, limits, held);
+        let (_, limits, budget) = args.held_by(about, style, limits, held);
+        if budget.is_some() && args.choice.kind == EngineKind::Jax {
+            say::note(STILL_THINKS);
+        }
         phases.end("prepare");
         // Several processes must stop at the same token, so Ctrl-C ends the process at once, and with it all others.
         let several = args.choice.jax.are_several();
@@ -380,7 +408,8 @@ impl Front<'_> {
         );
         let context = about.context;
         let breakers = args.sampling.breakers();
-        let request = Request { prompt, context, sampling, breakers, limits, held };
+        let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, about.vocabulary, None));
+        let request = Request { prompt, context, sampling, breakers, limits, held, thinking };
         let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;
@@ -414,7 +443,7 @@ impl Front<'_> {
             return Ok(None);
         }
         let held = self.held.as_ref().map(|holding| &holding.held);
-        let (encoder, _) = self.args.held_by(about, style, self.args.generate_options(), held);
+        let (encoder, ..) = self.args.held_by(about, style, self.args.generate_options(), held);
         let text = self.source.read(self.args.strict_utf8)?;
         check_length(text.len(), &about.vocabulary.tokenizer, about.max_context)
             .map_err(|e| anyhow!(e))?;

@@ -43,7 +43,8 @@ impl AnswerProgress<'_> {
         work: impl FnOnce(&AnswerProgress<'_>) -> T,
     ) -> T {
         let loading = model.and_then(Model::loading);
-        let loading = loading.map(|loading| Bar::going_on("loading", loading.done));
+        let what = if model.is_some_and(Model::is_incoming) { "pulling" } else { "loading" };
+        let loading = loading.map(|loading| Bar::going_on(what, loading.done));
         let line = Line { loading, reading: Reading::of(model, tokens), shown: false };
         let line = say::is_terminal().then_some(line);
         let is_shown = line.is_some();

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
@@ -49,6 +50,10 @@ pub struct Plan {
     pub cut: Option<(usize, usize)>,
     /// How many more bytes of bodies come; then connections stay open and nothing comes.
     pub quota: Option<usize>,
+    /// Bytes of bodies in a second, all connections together.
+    pub rate: Option<u64>,
+    /// The etag of the server of bytes.
+    pub etag_of_bytes: Option<String>,
     /// True if one byte of each body is another one.
     pub wrong_bytes: bool,
     /// True if a body continues after its end.
@@ -64,6 +69,8 @@ pub struct Plan {
     /// Bodies wait for as long as this is so.
     pub hold: bool,
     pub asked: Vec<Asked>,
+    /// When the last byte has been sent, at the planned rate.
+    busy_until: Option<Instant>,
 }
 
 /// Both servers, which run until the test ends.
@@ -229,7 +236,7 @@ fn body(
     range: Option<(u64, u64)>,
 ) -> Option<()> {
     while plan.lock().unwrap().hold {
-        thread::sleep(std::time::Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     let mut now = plan.lock().unwrap();
     let range = range.filter(|_| !now.no_ranges);
@@ -252,6 +259,8 @@ fn body(
         Some(_) => ("206 Partial Content", format!("Content-Range: {said}\r\n")),
         None => ("200 OK", String::new()),
     };
+    headers +=
+        &now.etag_of_bytes.as_ref().map_or(String::new(), |etag| format!("ETag: {etag}\r\n"));
     let endless = now.endless;
     drop(now);
     headers += &match endless {
@@ -275,11 +284,24 @@ fn body(
         }
         None => part.chunks(64 << 10).try_for_each(|chunk| {
             while !may_send(plan, chunk.len()) {
-                thread::sleep(std::time::Duration::from_millis(5));
+                thread::sleep(Duration::from_millis(5));
             }
+            wait_for_turn(plan, chunk.len());
             stream.write_all(chunk).ok()
         }),
     }
+}
+
+/// Waits as long as these bytes take at the planned rate, after those of all other connections.
+fn wait_for_turn(plan: &Mutex<Plan>, count: usize) {
+    let turn = {
+        let mut plan = plan.lock().unwrap();
+        let Some(rate) = plan.rate else { return };
+        let free = plan.busy_until.unwrap_or_else(Instant::now).max(Instant::now());
+        let time = Duration::from_secs_f64(count as f64 / rate as f64);
+        *plan.busy_until.insert(free + time)
+    };
+    thread::sleep(turn.saturating_duration_since(Instant::now()));
 }
 
 /// Takes so many bytes out of the quota, if they are in it.

@@ -92,6 +92,14 @@ impl<'m> Net<'m> {
         if self.cancel.is_cancelled() { Err(StepError::Cancelled) } else { Ok(()) }
     }
 
+    /// Returns when a section of the weights is ready.
+    fn wait(&self, section: usize) -> Result<(), StepError> {
+        match self.store.arrival().wait(section, &|| self.cancel.is_cancelled())? {
+            true => Ok(()),
+            false => Err(StepError::Cancelled),
+        }
+    }
+
     /// Checks that keys and values can be stored as `ty`.
     ///
     /// # Errors
@@ -208,7 +216,7 @@ impl<'m> Net<'m> {
         let last_filled = self.spec.mixers().rfind(|(_, mixer)| mixer.spec().fills_cache());
         for (index, (spec, w)) in self.spec.layers.iter().zip(self.weights.layers).enumerate() {
             self.check_cancelled()?;
-            self.store.arrival().wait(arrival::layer(index))?;
+            self.wait(arrival::layer(index))?;
             step.layer = index;
             step.next_experts = self.store.slots().and_then(|_| self.experts_after(index));
             step.last = !all && last_filled.is_some_and(|(last, _)| last == index);
@@ -268,7 +276,7 @@ impl<'m> Net<'m> {
     /// Fills the residual stream with the embeddings of the tokens, and computes the angles of their positions.
     fn embed(&self, b: &mut Buffers) -> Result<(), StepError> {
         let (isa, spec) = (self.isa, self.spec);
-        self.store.arrival().wait(arrival::EMBEDDING)?;
+        self.wait(arrival::EMBEDDING)?;
         let embed = self.weights.embed.view(self.store);
         let n = b.batch.tokens().len();
         let rows = [Rows::new(&mut b.x, spec.hidden_size)];
@@ -382,7 +390,7 @@ impl<'m> Net<'m> {
             w.output_norm.apply_to(isa, x, row);
             put(row);
         });
-        self.store.arrival().wait(self.store.output_section())?;
+        self.wait(self.store.output_section())?;
         let output = w.output.view(self.store);
         let rows = Rows::new(logits, spec.vocab);
         let finish = |_: usize, _: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| {
@@ -394,6 +402,7 @@ impl<'m> Net<'m> {
             }
         };
         self.compute().multiply([[&output]], [[rows]], acts, threads, Some(&finish));
+        self.store.priority().release();
         self.check_cancelled()
     }
 }

@@ -81,7 +81,7 @@ pub struct SamplerCount {
     pub name: &'static str,
     /// The greatest number that it accepts.
     pub most: usize,
-    /// What −1 stands for, if it accepts that.
+    /// The meaning of −1, if it accepts that.
     pub all: Option<usize>,
     /// Reads it.
     pub get: fn(&SamplerOptions) -> usize,

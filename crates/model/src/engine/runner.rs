@@ -179,6 +179,10 @@ impl<'m> Runner<'m> {
     /// # Errors
     /// The system does not provide the memory for its keys and values.
     pub(super) fn draft_with_mtp(&mut self, count: usize) -> Result<bool, ModelError> {
+        if self.model.weights().mtp.is_some() {
+            // No section of a load has its weights.
+            self.model.wait_received()?;
+        }
         let heads =
             (0..count).map_while(|_| Proposer::with_mtp(self.model, self.context).transpose());
         let heads = heads.collect::<Result<Vec<_>, _>>()?;

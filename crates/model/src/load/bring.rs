@@ -7,7 +7,7 @@ use std::thread;
 
 use alight_kernels::{WeightType, tiles};
 use alight_pages::transfer::{self, Piece, TransferMethod, TransferOptions, transfer};
-use alight_pages::{Advice, Prefetch, ReadMethod, Region};
+use alight_pages::{Advice, Map, Prefetch, ReadMethod, Region};
 
 use super::LoadState;
 use super::plan::{LoadJob, LoadMethod, Work};
@@ -15,6 +15,9 @@ use crate::store::LoadError;
 
 /// If the pieces read again in small pages outnumber those in huge pages by this, huge pages are not available.
 const MAX_IN_VAIN: i32 = 16;
+
+/// The number of pieces of a file that is being received, and read around the map, that are waited for together: enough for all connections.
+const RECEIVED_AT_ONCE: usize = 16;
 
 /// A job that is still to be done.
 #[derive(Clone, Copy)]
@@ -55,7 +58,7 @@ impl LoadState {
             Prefetch::ReadThreads(n) => {
                 // The page cache keeps data in the pages in which it was read. In small ones the file would be slow to map from then on (3B, warm:
                 // 140 ms compared with 4). Where huge pages are not available, small ones suffice.
-                if let Some(first) = jobs.first() {
+                if let Some(first) = jobs.first().filter(|_| !method.is_incoming) {
                     let map = &self.store.maps()[first.job.shard];
                     match method.prefetch_chosen {
                         // The weights left out exceed memory, so a fault in them should not load a huge page.
@@ -76,6 +79,8 @@ impl LoadState {
             if self.plan.is_behind(job) {
                 self.store.priority().let_pass();
             }
+            ask(map, &job.source);
+            self.receive(map, &job.source)?;
             match job.work {
                 Work::Pack { ty, cols, to } => {
                     // Populating the whole piece at once is cheaper than faults, and touches no page beyond it.
@@ -106,6 +111,16 @@ impl LoadState {
         })
     }
 
+    /// Returns when a range of a file that was asked for has been received, if the file still is.
+    fn receive(&self, map: &Map, range: &Range<usize>) -> Result<(), LoadError> {
+        let Some(incoming) = map.incoming() else { return Ok(()) };
+        let range = range.start as u64..range.end as u64;
+        match incoming.wait(&range, &|| self.stop.load(Ordering::Relaxed))? {
+            true => Ok(()),
+            false => Err(LoadError::Stopped),
+        }
+    }
+
     /// Experts that were chosen before they were loaded in the background were read in small pages. Once everything is loaded, their ranges are read
     /// again, while no step waits for the disk: decoding from huge pages is faster, and so is the start of the next process.
     pub(super) fn read_anew(&self) {
@@ -134,6 +149,24 @@ impl LoadState {
     fn by_transfer(&self, jobs: &[Left<'_>], method: TransferMethod) -> Result<(), LoadError> {
         let Some(first) = jobs.first() else { return Ok(()) };
         let map = &self.store.maps()[first.job.shard];
+        if map.incoming().is_none() {
+            return self.transfer(map, jobs, method);
+        }
+        // A transfer reads whatever is there.
+        for jobs in jobs.chunks(RECEIVED_AT_ONCE) {
+            jobs.iter().for_each(|left| ask(map, &left.job.source));
+            jobs.iter().try_for_each(|left| self.receive(map, &left.job.source))?;
+            self.transfer(map, jobs, method)?;
+        }
+        Ok(())
+    }
+
+    fn transfer(
+        &self,
+        map: &Map,
+        jobs: &[Left<'_>],
+        method: TransferMethod,
+    ) -> Result<(), LoadError> {
         let range = |range: &Range<usize>| range.start as u64..range.end as u64;
         let pieces: Vec<Piece> = jobs
             .iter()
@@ -197,6 +230,8 @@ impl LoadState {
                 };
                 if let Err(why) = result {
                     halted.store(true, Ordering::Relaxed);
+                    // No answer will begin, for which the others wait.
+                    self.store.priority().release();
                     error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
                 }
             }
@@ -212,5 +247,12 @@ impl LoadState {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+}
+
+/// Asks for a range of a file, if it is still being received.
+fn ask(map: &Map, range: &Range<usize>) {
+    if let Some(incoming) = map.incoming() {
+        incoming.ask(range.start as u64..range.end as u64);
     }
 }

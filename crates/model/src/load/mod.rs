@@ -28,6 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 pub use alight_pages::Load;
+use alight_pages::policy::REMOTE_THREADS;
 use alight_pages::slots::SlotOptions;
 use alight_pages::{
     Choice, Facts, LoadRequest, Map, Prefetch, ReadMethod, check_lock, choose, swap_free,
@@ -141,8 +142,16 @@ impl Loader {
     ) -> Result<(Arc<Store>, Loader), LoadError> {
         let mut report = decide(&maps, facts, weights, wanted);
         let slots = experts::plan(&mut report, weights, &wanted, &maps)?;
+        let files = report.files.iter_mut().zip(&maps);
         let methods: Vec<LoadMethod> =
-            report.files.iter_mut().map(|file| method(file, weights)).collect();
+            files.map(|(file, map)| method(file, weights, map)).collect();
+        if let Some(inputs) = &weights.token_inputs {
+            let (shard, table) = inputs.table.file_range();
+            if methods[shard].read != ReadMethod::Mmap {
+                // It stays in the map nevertheless, and no piece of the plan waits for it.
+                maps[shard].wait(&table, &|| false)?;
+            }
+        }
         let mut plan = Plan::new(weights, &methods, report.repack);
         if wanted.lock {
             plan.seal();
@@ -174,6 +183,9 @@ impl Loader {
         let asks_ahead = chosen.iter().any(|prefetch| *prefetch != Prefetch::Populate);
         let sizes = StoreSizes { asks_ahead, ..plan.store_sizes() };
         let store = Arc::new(Store::new(maps, sizes, slots, arrival, output)?);
+        if store.is_incoming() {
+            store.priority().hold();
+        }
         let (packed, jobs) = (plan.packed, plan.jobs.len());
         let shared = Arc::new(LoadState {
             store: Arc::clone(&store),
@@ -208,6 +220,11 @@ impl Loader {
         thread.ok()
     }
 
+    /// Of a file that is being received, everything is received from now on, after what is needed now.
+    pub(crate) fn receive_rest(&self) {
+        self.shared.store.priority().release();
+    }
+
     /// After a load that has failed because a file could not be read: begins it again for what is missing.
     pub(crate) fn try_again(&self) {
         let arrival = self.shared.store.arrival();
@@ -231,6 +248,7 @@ impl Loader {
 
     /// Returns when everything has been loaded.
     pub(crate) fn wait(&self) -> Result<(), Arc<LoadError>> {
+        self.receive_rest();
         self.shared.store.arrival().wait_over()
     }
 
@@ -286,9 +304,24 @@ impl Loader {
 
 /// How a file is read. In a model with experts, the weights that every token reads come first; experts are loaded when they are chosen, and after the
 /// rest if all fit into memory. The report includes this.
-fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
+fn method(file: &mut FileReport, weights: &Weights, map: &Map) -> LoadMethod {
     let Choice { method: read, prefetch: all, .. } = file.choice;
-    let mut method = LoadMethod { read, prefetch: all, prefetch_chosen: all };
+    let is_incoming = map.incoming().is_some();
+    let mut method = LoadMethod { read, prefetch: all, prefetch_chosen: all, is_incoming };
+    if is_incoming {
+        file.choice.reason.push_str(
+            " It is still being received: what every token reads comes in the order of use, experts come when they are chosen, and the others \
+             after the first answer has begun.",
+        );
+    }
+    if is_incoming && read == ReadMethod::Mmap {
+        // Also of a file in memory, or one that does not fit: nothing may be read before it has come.
+        method.prefetch = Prefetch::ReadThreads(REMOTE_THREADS);
+        if all != Prefetch::None {
+            method.prefetch_chosen = method.prefetch;
+        }
+        return method;
+    }
     let always = weights.matrices().filter(|matrix| !matrix.fits_slots());
     let always: u64 = always.map(MatrixRef::len).sum();
     let chosen = weights.matrices().any(MatrixRef::fits_slots);
@@ -316,7 +349,10 @@ fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
 /// The facts about a file. Call it before anything of the file is read, because reading changes them.
 pub(crate) fn facts(map: &Map) -> Result<Facts, LoadError> {
     let of = |source| LoadError::Facts { path: map.path().into(), source };
-    Facts::of(map.file()).map_err(of)
+    let facts = Facts::of(map.file()).map_err(of)?;
+    // The page cache of a file that is being received has its holes, too.
+    let cached = if map.incoming().is_some() { 0 } else { facts.cached };
+    Ok(Facts { cached, ..facts })
 }
 
 /// Checks that the copies of weights, and the locked memory, fit into the available memory. Nothing has been read yet; a load that continued without
@@ -431,6 +467,21 @@ impl LoadState {
         }
         self.report().took = Some(began.elapsed());
         drop(finish);
+        self.receive_rest();
+    }
+
+    /// Has the rest of files received that are still coming: what no section waits for.
+    fn receive_rest(&self) {
+        if self.store.is_incoming() && !self.store.arrival().has_failed() {
+            self.store.priority().let_pass();
+            if !self.stop.load(Ordering::Relaxed) {
+                self.store
+                    .maps()
+                    .iter()
+                    .filter_map(|map| map.incoming())
+                    .for_each(|map| map.take_rest());
+            }
+        }
     }
 
     /// Locks the weights that a step reads, if the caller requested it.
@@ -467,6 +518,7 @@ impl LoadState {
 impl Drop for Loader {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.store.priority().release();
         if let Some(thread) = self.thread().take() {
             let _ = thread.join();
         }

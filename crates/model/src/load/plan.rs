@@ -30,6 +30,8 @@ pub(super) struct LoadMethod {
     pub(super) prefetch: Prefetch,
     /// The same where a token reads only some of the weights (experts).
     pub(super) prefetch_chosen: Prefetch,
+    /// True if the file is still being received: nothing of its map may be read that no section has waited for.
+    pub(super) is_incoming: bool,
 }
 
 /// A piece of a file and its processing.
@@ -90,19 +92,24 @@ impl Plan {
             output_section: arrival::output(layers),
             ..Plan::default()
         };
-        // The embedding is copied first, because the first token needs a row of it. An embedding that stays in the map comes last: no section waits
-        // for the few rows that are needed. An embedding that is not also the output is not packed: rows are slower to read from tiles, and nothing
+        // The embedding is copied first, because the first token needs a row of it. So is it received. An embedding that stays in the map of a
+        // complete file comes last: no section waits for the few rows that are needed. An embedding that is not also the output is not packed: rows are slower to read from tiles, and nothing
         // else reads it.
         let tied = weights.tied;
         plan.settle(&mut weights.embed, methods, repack && tied);
-        let embedding_in_map = weights.embed.storage() == Storage::Map;
+        let is_incoming = |matrix: &MatrixRef| methods[matrix.file_range().0].is_incoming;
+        let embedding_in_map =
+            weights.embed.storage() == Storage::Map && !is_incoming(&weights.embed);
         if !embedding_in_map {
             plan.section(&[&weights.embed], methods, Some(arrival::EMBEDDING), None);
         }
         if let Some(inputs) = &mut weights.token_inputs {
-            // A token reads only a row of the table: it stays in the map, and none of it is loaded.
+            // A token reads only a row of the table: it stays in the map, and none of it is loaded, but of a file that is being received.
             let (shard, bytes) = inputs.table.file_range();
             plan.kept[shard].push(bytes);
+            if is_incoming(&inputs.table) && methods[shard].read == ReadMethod::Mmap {
+                plan.section(&[&inputs.table], methods, Some(arrival::EMBEDDING), None);
+            }
             plan.settle(&mut inputs.projection.matrix, methods, repack);
             plan.section(&[&inputs.projection.matrix], methods, Some(arrival::EMBEDDING), None);
         }
@@ -323,7 +330,12 @@ mod tests {
             [(Prefetch::None, vec![]), (Prefetch::ReadThreads(2), vec![(first, last)])]
         {
             let prefetch = Prefetch::ReadThreads(2);
-            let method = LoadMethod { read: ReadMethod::Mmap, prefetch, prefetch_chosen };
+            let method = LoadMethod {
+                read: ReadMethod::Mmap,
+                prefetch,
+                prefetch_chosen,
+                is_incoming: false,
+            };
             let mut plan = Plan { missing: vec![0; 2], ..Plan::default() };
             plan.section(&[&always, &experts, &after], &[method], Some(0), Some(1));
             let ends = |job: &LoadJob| (job.source.start, job.source.end);
@@ -355,7 +367,12 @@ mod tests {
         let mut shared = MatrixRef::made_up(0..3400, 1, 1);
         shared.set_storage(Storage::Image);
         let prefetch = Prefetch::None;
-        let method = LoadMethod { read: ReadMethod::Direct, prefetch, prefetch_chosen: prefetch };
+        let method = LoadMethod {
+            read: ReadMethod::Direct,
+            prefetch,
+            prefetch_chosen: prefetch,
+            is_incoming: false,
+        };
         let mut plan = Plan { missing: vec![0], ..Plan::default() };
         plan.section(&[&gate, &up, &shared, &down], &[method], Some(0), None);
         let found: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use super::error::LoadError;
 use crate::threads::Parking;
 
+/// How often a waiting step looks if it should give up.
+const INTERVAL: Duration = Duration::from_millis(50);
+
 /// The progress of a load, for the weights that every step waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loading {
@@ -88,25 +91,34 @@ impl Arrival {
         }
     }
 
-    /// Returns when `section`, which every step waits for, is ready; at once if all such sections are.
+    /// Returns true when `section`, which every step waits for, is ready; at once if all such sections are. Returns false if `give_up`
+    /// returned true before that.
     ///
     /// # Errors
     /// The load has failed.
     #[inline]
-    pub(crate) fn wait(&self, section: usize) -> Result<(), Arc<LoadError>> {
+    pub(crate) fn wait(
+        &self,
+        section: usize,
+        give_up: &dyn Fn() -> bool,
+    ) -> Result<bool, Arc<LoadError>> {
         debug_assert!(section < self.awaited);
         if self.complete.load(Ordering::Acquire) {
-            return Ok(());
+            return Ok(true);
         }
-        self.wait_while(|| !self.is_ready(section))
+        self.wait_while(|| !self.is_ready(section), Some(give_up))
     }
 
-    /// Returns when the experts of a layer are ready, for experts that are loaded after the weights that every token reads.
+    /// Like [`wait`](Arrival::wait) for the experts of a layer, where experts are loaded after the weights that every token reads.
     ///
     /// # Errors
     /// The load has failed.
-    pub(crate) fn wait_for_experts(&self, layer: usize) -> Result<(), Arc<LoadError>> {
-        self.wait_while(|| !self.is_ready(self.awaited + layer))
+    pub(crate) fn wait_for_experts(
+        &self,
+        layer: usize,
+        give_up: &dyn Fn() -> bool,
+    ) -> Result<bool, Arc<LoadError>> {
+        self.wait_while(|| !self.is_ready(self.awaited + layer), Some(give_up))
     }
 
     /// True if `section` is ready.
@@ -137,11 +149,15 @@ impl Arrival {
     /// # Errors
     /// The load has failed.
     pub(crate) fn wait_over(&self) -> Result<(), Arc<LoadError>> {
-        self.wait_while(|| !self.is_over())
+        self.wait_while(|| !self.is_over(), None).map(drop)
     }
 
     #[cold]
-    fn wait_while(&self, missing: impl Fn() -> bool) -> Result<(), Arc<LoadError>> {
+    fn wait_while(
+        &self,
+        missing: impl Fn() -> bool,
+        give_up: Option<&dyn Fn() -> bool>,
+    ) -> Result<bool, Arc<LoadError>> {
         let mut began = None;
         let result = loop {
             // Read before the state: a later change also changes the bell, so the wait returns.
@@ -150,10 +166,13 @@ impl Arrival {
                 break Err(error);
             }
             if !missing() {
-                break Ok(());
+                break Ok(true);
+            }
+            if give_up.is_some_and(|give_up| give_up()) {
+                break Ok(false);
             }
             began.get_or_insert_with(Instant::now);
-            self.bell.wait(bell, None);
+            self.bell.wait(bell, give_up.map(|_| INTERVAL));
         };
         if let Some(began) = began {
             self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -231,15 +250,18 @@ impl Arrival {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
     use std::thread;
+
+    const NEVER: &dyn Fn() -> bool = &|| false;
 
     #[test]
     fn sections_become_ready_one_by_one() {
         let arrival = Arrival::new(&[0, 2, 1], 3, 60);
-        arrival.wait(0).unwrap();
+        arrival.wait(0, NEVER).unwrap();
         thread::scope(|scope| {
-            let one = scope.spawn(|| arrival.wait(1));
-            let two = scope.spawn(|| arrival.wait(2));
+            let one = scope.spawn(|| arrival.wait(1, NEVER));
+            let two = scope.spawn(|| arrival.wait(2, NEVER));
             arrival.arrived(1, 10);
             thread::sleep(Duration::from_millis(5));
             assert!(!one.is_finished() && !two.is_finished());
@@ -257,11 +279,11 @@ mod tests {
     fn not_every_step_waits_for_what_comes_behind() {
         let arrival = Arrival::new(&[1, 1, 0], 1, 10);
         arrival.arrived(0, 10);
-        arrival.wait(0).unwrap();
+        arrival.wait(0, NEVER).unwrap();
         assert!(arrival.is_complete() && arrival.loading().is_none());
         assert!(!arrival.is_ready(1) && arrival.is_ready(2));
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| arrival.wait_for_experts(0));
+            let waiting = scope.spawn(|| arrival.wait_for_experts(0, NEVER));
             thread::sleep(Duration::from_millis(5));
             assert!(!waiting.is_finished());
             arrival.arrived(1, 20);
@@ -275,7 +297,7 @@ mod tests {
         let counted = [1, 30, 1000].into_iter().any(|patience| {
             let arrival = Arrival::new(&[1], 1, 0);
             thread::scope(|scope| {
-                scope.spawn(|| arrival.wait(0));
+                scope.spawn(|| arrival.wait(0, NEVER));
                 thread::sleep(Duration::from_millis(patience));
                 arrival.arrived(0, 0);
             });
@@ -288,7 +310,8 @@ mod tests {
     fn nobody_waits_for_a_load_that_failed() {
         let arrival = Arrival::new(&[1, 1], 2, 0);
         thread::scope(|scope| {
-            let waiting = [scope.spawn(|| arrival.wait(0)), scope.spawn(|| arrival.wait(1))];
+            let waiting =
+                [scope.spawn(|| arrival.wait(0, NEVER)), scope.spawn(|| arrival.wait(1, NEVER))];
             let over = scope.spawn(|| arrival.wait_over());
             thread::sleep(Duration::from_millis(2));
             arrival.fail(LoadError::Stopped);
@@ -300,15 +323,29 @@ mod tests {
             assert!(over.join().unwrap().is_err());
         });
         // Sections that arrived earlier fail too: the model cannot be used.
-        assert!(arrival.wait(0).is_err() && arrival.check().is_err());
+        assert!(arrival.wait(0, NEVER).is_err() && arrival.check().is_err());
         assert_eq!(arrival.loading(), None);
+    }
+
+    /// The bytes may come from a network that sends nothing.
+    #[test]
+    fn a_step_that_is_cancelled_gives_up() {
+        let arrival = Arrival::new(&[1, 1], 1, 0);
+        let cancelled = AtomicBool::new(false);
+        let is_cancelled: &(dyn Fn() -> bool + Sync) = &|| cancelled.load(Ordering::Relaxed);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| arrival.wait(0, is_cancelled));
+            let for_experts = scope.spawn(|| arrival.wait_for_experts(0, is_cancelled));
+            cancelled.store(true, Ordering::Relaxed);
+            assert!(!waiting.join().unwrap().unwrap() && !for_experts.join().unwrap().unwrap());
+        });
     }
 
     #[test]
     fn many_pieces_from_many_threads() {
         let arrival = Arrival::new(&[3000], 1, 3000);
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| arrival.wait(0));
+            let waiting = scope.spawn(|| arrival.wait(0, NEVER));
             for _ in 0..3 {
                 scope.spawn(|| (0..1000).for_each(|_| arrival.arrived(0, 1)));
             }

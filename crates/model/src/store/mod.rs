@@ -223,6 +223,11 @@ impl Store {
     /// missing.
     pub(crate) fn ask_ahead(&self, shard: usize, range: Range<usize>) -> bool {
         let map = &self.maps[shard];
+        if let Some(incoming) = map.incoming() {
+            let range = range.start as u64..range.end as u64;
+            incoming.ask_now(range.clone());
+            return !incoming.is_here(&range);
+        }
         let cached = is_cached(map.file(), range.start as u64..range.end as u64);
         if cached == Some(true) {
             return false;
@@ -234,6 +239,24 @@ impl Store {
             self.asked[shard].mark(range);
         }
         true
+    }
+
+    /// True if a file is still being received.
+    pub(crate) fn is_incoming(&self) -> bool {
+        self.maps.iter().any(|map| map.incoming().is_some())
+    }
+
+    /// Returns when a range of file `shard` that was asked for has been received, or when `give_up` returns true. If it will not come, the
+    /// step fails at its end.
+    pub(crate) fn wait_received(
+        &self,
+        shard: usize,
+        range: Range<usize>,
+        give_up: &dyn Fn() -> bool,
+    ) {
+        if let Some(incoming) = self.maps[shard].incoming() {
+            let _ = incoming.wait(&(range.start as u64..range.end as u64), give_up);
+        }
     }
 
     /// By file: the parts that the system was asked to read because they were missing.

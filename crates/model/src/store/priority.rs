@@ -1,6 +1,6 @@
 //! The order of reads: the forward pass comes before a load in the background.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::threads::Parking;
 
@@ -8,11 +8,34 @@ use crate::threads::Parking;
 pub(crate) struct Priority {
     /// The number of callers that need bytes now.
     needed: Parking,
+    /// True if they include the first answer, of which it is not known when it begins.
+    held: AtomicBool,
 }
 
 impl Priority {
     pub(crate) fn new() -> Priority {
-        Priority { needed: Parking::new(0) }
+        Priority { needed: Parking::new(0), held: AtomicBool::new(false) }
+    }
+
+    /// Pauses reads ahead until the first answer has begun: of a file that is being received, what is not needed for it would only
+    /// delay it.
+    pub(crate) fn hold(&self) {
+        if !self.held.swap(true, Ordering::Relaxed) {
+            self.needed.word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends that pause, if there is one.
+    pub(crate) fn release(&self) {
+        if self.held.load(Ordering::Relaxed) && self.held.swap(false, Ordering::Relaxed) {
+            self.leave();
+        }
+    }
+
+    fn leave(&self) {
+        if self.needed.word.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.needed.wake(u32::MAX);
+        }
     }
 
     /// Gives reads that begin now precedence, until the result is dropped.
@@ -39,9 +62,7 @@ pub(crate) struct First<'p>(&'p Priority);
 
 impl Drop for First<'_> {
     fn drop(&mut self) {
-        if self.0.needed.word.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.needed.wake(u32::MAX);
-        }
+        self.0.leave();
     }
 }
 
@@ -71,5 +92,16 @@ mod tests {
             drop(second);
         });
         assert_eq!(read.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn it_is_held_once_and_released_once() {
+        let priority = Priority::new();
+        priority.hold();
+        priority.hold();
+        assert_eq!(priority.needed.word.load(Ordering::Relaxed), 1);
+        priority.release();
+        priority.release();
+        priority.let_pass();
     }
 }

@@ -148,6 +148,8 @@ impl Finder<'_, '_> {
         // Read, not mapped: a fault would also read the surroundings of each of a hundred vectors, in a file that may not be in
         // the page cache. If the read fails, the map reports the reason.
         let (map, range) = (&self.maps[shard], info.range());
+        // If they will not be received, the map reports that as well.
+        let _ = map.wait(&range, &|| false);
         let mut bytes = vec![0; range.len()];
         if map.file().read_exact_at(&mut bytes, range.start as u64).is_err() {
             bytes.copy_from_slice(&map.bytes()[range]);

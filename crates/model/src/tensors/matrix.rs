@@ -114,11 +114,23 @@ impl MatrixRef {
         }
     }
 
-    /// Asks the system to read the matrices of one of `experts` experts, if they are in the map. Returns true if some of them may
-    /// be missing.
+    /// Asks the system to read the matrices of one of `experts` experts, if they are in the map; or asks for them if their file is still
+    /// being received. Returns true if some of them may be missing.
     pub(crate) fn ask_ahead(&self, expert: usize, experts: usize, store: &Store) -> bool {
-        self.storage == Storage::Map
+        (self.storage == Storage::Map || store.is_incoming())
             && store.ask_ahead(self.shard, self.expert_range(expert, experts))
+    }
+
+    /// Returns when the matrices of one of `experts` experts have been received, if their file still is, or when `give_up` returns
+    /// true.
+    pub(crate) fn wait_received(
+        &self,
+        expert: usize,
+        experts: usize,
+        store: &Store,
+        give_up: &dyn Fn() -> bool,
+    ) {
+        store.wait_received(self.shard, self.expert_range(expert, experts), give_up);
     }
 
     /// True if its matrices may be in slots: a token reads only some of them, and each has more than one row, unlike biases.

@@ -54,14 +54,16 @@ impl Parking {
         }
     }
 
-    /// Sleeps while the word is `expected`, until woken; may wake spuriously. It does not need the time: it is
-    /// always woken.
+    /// Sleeps while the word is `expected`, until woken or until the time has elapsed; may wake spuriously.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn wait(&self, expected: u32, _time: Option<Duration>) {
+    pub(crate) fn wait(&self, expected: u32, time: Option<Duration>) {
         use std::sync::{PoisonError, atomic::Ordering};
         let guard = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
         if self.word.load(Ordering::SeqCst) == expected {
-            drop(self.gate.1.wait(guard));
+            match time {
+                Some(time) => drop(self.gate.1.wait_timeout(guard, time)),
+                None => drop(self.gate.1.wait(guard)),
+            }
         }
     }
 

@@ -105,7 +105,8 @@ fn block(delta: Delta) -> Value {
             json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
         }
         Delta::Call(call) => tool_use(&call, input(&call)),
-        Delta::Arguments(_) => Value::Null,
+        // Joining leaves none.
+        Delta::Arguments(_) | Delta::Id(_) => Value::Null,
     }
 }
 
@@ -185,6 +186,7 @@ impl MessageEvents {
                     self.input(&call.arguments, out);
                 }
                 Delta::Arguments(more) => self.input(&more, out),
+                Delta::Id(_) => {}
             }
         }
     }

@@ -208,7 +208,7 @@ impl Pieces {
     fn object(&mut self, at: usize, choice: &Choice, piece: Piece) -> Value {
         let texts = piece.deltas.into_iter().map(|delta| match delta {
             Delta::Content(text) | Delta::Thinking(text) => text,
-            Delta::Call(_) | Delta::Arguments(_) => String::new(),
+            Delta::Call(_) | Delta::Arguments(_) | Delta::Id(_) => String::new(),
         });
         let content = texts.collect::<String>();
         self.lines[at] |= content.contains('\n');

@@ -190,7 +190,7 @@ impl Lines {
                     calls.push(json!({"id": id, "function": function}));
                 }
                 // Joining leaves none.
-                Delta::Arguments(_) => {}
+                Delta::Arguments(_) | Delta::Id(_) => {}
             }
         }
         let mut line = json!({

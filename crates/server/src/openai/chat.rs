@@ -233,6 +233,7 @@ impl Chunks {
                 Delta::Thinking(text) => json!({"reasoning_content": text}),
                 Delta::Call(call) => self.call(at, call),
                 Delta::Arguments(more) => self.arguments(at, &more),
+                Delta::Id(_) => continue,
             };
             let told = told.take().unwrap_or_default();
             self.piece(choice, self.chunk(at, &delta, told, Value::Null), out);

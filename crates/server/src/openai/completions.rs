@@ -165,7 +165,7 @@ impl CollectedCompletion {
 fn text(deltas: Vec<Delta>) -> String {
     let texts = deltas.into_iter().map(|delta| match delta {
         Delta::Content(text) | Delta::Thinking(text) => text,
-        Delta::Call(_) | Delta::Arguments(_) => String::new(),
+        Delta::Call(_) | Delta::Arguments(_) | Delta::Id(_) => String::new(),
     });
     texts.collect()
 }

@@ -55,6 +55,7 @@ fn begun(call: &Call) -> Result<(Generation, ResponseEvents, bool), Failure> {
         open: None,
         thought: 0,
         written: 0,
+        stream,
         progress,
         wants_timings: timings,
         timings: None,
@@ -189,6 +190,8 @@ struct ResponseEvents {
     thought: usize,
     /// The number of events so far.
     written: u64,
+    /// False for a response that is sent whole.
+    stream: bool,
     /// True if the progress of the prompt is reported.
     progress: bool,
     /// True if each new piece of the answer has the timings so far, and these.
@@ -357,6 +360,10 @@ impl ResponseEvents {
                     self.arguments(&call.arguments, out);
                 }
                 Delta::Arguments(more) => self.arguments(&more, out),
+                Delta::Id(own) => match &mut self.open {
+                    Some(Open::Call { call_id, .. }) if !self.stream => *call_id = own,
+                    _ => {}
+                },
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use alight_chat::body::fields::kind;
 use alight_chat::body::refusal::Refusal;
-use alight_chat::body::tools::{INPUT, grammar, of_custom};
+use alight_chat::body::tools::{CustomGrammar, INPUT, of_custom};
 use serde_json::{Map, Value, json};
 
 use crate::apart::left_out_tools;
@@ -151,8 +151,8 @@ pub(super) struct ClientTools {
     /// The functions that the model sees, and the places of their tools in the request.
     pub(super) functions: Vec<Value>,
     pub(super) places: Vec<String>,
-    /// The functions whose input should follow a grammar.
-    pub(super) with_grammar: Vec<String>,
+    /// The grammars that the inputs of some functions follow.
+    pub(super) with_grammar: Vec<CustomGrammar>,
     names: HashSet<String>,
 }
 
@@ -234,9 +234,8 @@ impl ClientTools {
                 json!({"type": "function", "function": fields})
             }
             ToolKind::Custom => {
-                if grammar(&tool["format"]).is_some() {
-                    self.with_grammar.push(function.clone());
-                }
+                let held = CustomGrammar::of(&function, &format!("{at}.format"), &tool["format"]);
+                self.with_grammar.extend(held);
                 of_custom(&name, &tool["description"], &tool["format"])
             }
             ToolKind::Published(known) => known.function(),
@@ -358,7 +357,8 @@ mod tests {
         assert_eq!(function.get("defer_loading"), None);
         assert_eq!(tools.places[2], "tools[2].tools[1]");
         assert_eq!(tools.custom(), ["mcp__docs__ask", "edit"]);
-        assert_eq!(tools.with_grammar, ["edit"]);
+        let held = &tools.with_grammar[0];
+        assert_eq!((&*held.function, &*held.param), ("edit", "tools[4].format.definition"));
         for (function, arguments, wanted) in [
             ("look", "{}", json!({"type": "function_call", "name": "look", "arguments": "{}"})),
             (

@@ -6,7 +6,7 @@ const { stream, conversation: tree, conversations, tabs } = Alight;
 const MAX_RUNNING = 4;
 const SAVE_EVERY = 1000;
 
-// By conversation: {conversation, node, abort, status, began, first, last, usage, reason, saved}.
+// By conversation: {conversation, node, abort, status, began, first, last, usage, warnings, reason, saved}.
 const running = new Map();
 // Called with (conversation, node, event): "began", "grew", "ended".
 let watcher = () => {};
@@ -43,7 +43,8 @@ const numbers = ({ usage, began, first, last, stopped, closed, reason }) => {
 // What is shown of an answer that has ended; `cut`: it can be continued.
 const outcome = (answer, failed) => {
   const cut = answer.stopped || answer.closed || answer.reason === "length" || failed;
-  return { numbers: numbers(answer), ...(failed ? { failed } : {}), ...(cut ? { cut: "yes" } : {}) };
+  const warned = answer.warnings.join("; ");
+  return { numbers: numbers(answer), ...(warned ? { warned } : {}), ...(failed ? { failed } : {}), ...(cut ? { cut: "yes" } : {}) };
 };
 
 const keep = (answer) => {
@@ -58,6 +59,7 @@ const take = (answer, chunk) => {
   if (chunk.prompt_progress && !answer.first) answer.status = reading(chunk.prompt_progress);
   if (chunk.usage) answer.usage = chunk.usage;
   if (chunk.model) node.model = chunk.model;
+  if (chunk.warnings) answer.warnings = chunk.warnings;
   const choice = chunk.choices?.[0];
   if (!choice) return;
   const { content, reasoning_content: thinking, tool_calls: calls } = choice.delta ?? {};
@@ -80,7 +82,7 @@ const take = (answer, chunk) => {
 // `options()` are the fields of the request besides the messages.
 const start = async (conversation, node, options) => {
   const abort = new AbortController();
-  const answer = { conversation, node, abort, status: "Waiting for the server", began: performance.now(), first: 0, last: 0, kept: true };
+  const answer = { conversation, node, abort, status: "Waiting for the server", began: performance.now(), first: 0, last: 0, warnings: [], kept: true };
   running.set(conversation.id, answer);
   const continued = Boolean(node.content);
   if (!continued) delete node.reasoning_content;

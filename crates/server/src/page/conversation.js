@@ -113,7 +113,7 @@ const messageOf = (one) => {
   if (calls) message.tool_calls = calls;
   if (one.shown && typeof one.shown === "object") {
     message.shown = {};
-    for (const key of ["numbers", "failed", "cut", "running"]) if (isText(one.shown[key])) message.shown[key] = one.shown[key];
+    for (const key of ["numbers", "warned", "failed", "cut", "running"]) if (isText(one.shown[key])) message.shown[key] = one.shown[key];
   }
   return message;
 };

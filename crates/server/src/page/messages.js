@@ -76,6 +76,7 @@ const below = (conversation, node, text, acts) => {
   }
   made.push(...arrows(conversation, node, acts));
   if (node.shown?.failed) made.push(element("span", { className: "failed", text: `Failed: ${node.shown.failed}` }));
+  if (node.shown?.warned) made.push(element("span", { className: "warned", text: `Note: ${node.shown.warned}` }));
   if (node.shown?.numbers) made.push(element("span", { className: "numbers", text: node.shown.numbers }));
   return made;
 };

@@ -74,8 +74,13 @@ const JSON: Form = Form::Object(OBJECT);
 /// The same in a list.
 const JSON_LIST: Form = Form::Object(Object { list: true, ..OBJECT });
 
-const OBJECT: Object =
-    Object { name: "name", arguments: &["arguments", "parameters"], id: "", list: false };
+const OBJECT: Object = Object {
+    name: "name",
+    arguments: &["arguments", "parameters"],
+    id: "",
+    last_id: "",
+    list: false,
+};
 
 /// Qwen3-Coder's tags.
 const FUNCTION: Tagged = Tagged {
@@ -173,7 +178,7 @@ const MISTRAL: Notation = Notation {
     calls: Calls {
         opens: &["[TOOL_CALLS]"],
         forms: &[
-            JSON_LIST,
+            Form::Object(Object { last_id: "id", list: true, ..OBJECT }),
             Form::Named(Named {
                 open: "",
                 first: Field::Name,
@@ -541,6 +546,7 @@ const COMMAND: Notation = Notation {
             arguments: &["parameters"],
             id: "tool_call_id",
             list: true,
+            ..OBJECT
         })],
         ..NO_CALLS
     },
@@ -612,7 +618,7 @@ const APERTUS: Notation = Notation {
     calls: Calls {
         opens: &["<|tools_prefix|>"],
         closes: &["<|tools_suffix|>"],
-        forms: &[Form::Object(Object { name: "", arguments: &[], id: "", list: true })],
+        forms: &[Form::Object(Object { name: "", arguments: &[], list: true, ..OBJECT })],
         ..NO_CALLS
     },
     tokens: &["<|inner_prefix|>", "<|inner_suffix|>", "<|tools_prefix|>", "<|tools_suffix|>"],

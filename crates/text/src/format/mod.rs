@@ -205,6 +205,8 @@ pub struct Object {
     pub arguments: &'static [&'static str],
     /// The key of an id that stands before the name; empty if there is none.
     pub id: &'static str,
+    /// The key of an id that stands after the arguments, of nine letters or digits; empty if there is none.
+    pub last_id: &'static str,
     /// True if the calls stand in a list.
     pub list: bool,
 }

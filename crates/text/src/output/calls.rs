@@ -14,7 +14,8 @@ pub struct Call {
     pub name: String,
     /// The arguments: a JSON object, as text. If the model wrote JSON, this is that text unchanged.
     pub arguments: String,
-    /// The id that the model gave the call, where its template wants that id again with the result.
+    /// The id that the model gave the call, where its template wants that id again with the result. In pieces, one that stands after the
+    /// arguments is in the last piece.
     pub id: Option<String>,
 }
 
@@ -44,6 +45,8 @@ pub(super) fn named(name: &str) -> Option<String> {
 /// Reads a call that is a whole JSON object, its keys in any order.
 pub(super) fn object(keys: &Object, text: &str) -> Option<Call> {
     let mut fields: HashMap<String, Box<RawValue>> = serde_json::from_str(text).ok()?;
+    let id = Some(keys.last_id).filter(|key| !key.is_empty()).and_then(|key| fields.remove(key));
+    let id = id.and_then(|id| identified(&id));
     let (name, given) = if keys.name.is_empty() {
         if fields.len() != 1 {
             return None;
@@ -57,7 +60,12 @@ pub(super) fn object(keys: &Object, text: &str) -> Option<Call> {
     let text = given.map_or("{}".to_owned(), |given| given.get().to_owned());
     // Some models write the object as a string.
     let text = serde_json::from_str::<String>(&text).unwrap_or(text);
-    Some(Call::new(named(&name)?, arguments(&text)?))
+    Some(Call { id, ..Call::new(named(&name)?, arguments(&text)?) })
+}
+
+/// An id that is JSON, if it is a text that names a call.
+fn identified(json: &RawValue) -> Option<String> {
+    serde_json::from_str(json.get()).ok().and_then(|id: String| named(&id))
 }
 
 /// When a call is certain to be one.
@@ -146,6 +154,18 @@ impl Output<'_, '_> {
             }
         }
         raw.len()
+    }
+
+    /// Gives the call the id that the model wrote after its arguments.
+    pub(super) fn identify(&mut self, id: Option<String>) {
+        let Some(id) = id.as_deref().and_then(named) else { return };
+        match &mut self.holder.held {
+            Some(held) => held.call.iter_mut().for_each(|call| call.id = Some(id.clone())),
+            None => {
+                let call = Call { id: Some(id), ..Call::default() };
+                (self.each)(Span { part: Part::Call(call), raw: "" });
+            }
+        }
     }
 
     /// States that the arguments of the call have ended.

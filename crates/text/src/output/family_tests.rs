@@ -166,7 +166,14 @@ const TEXTS: &[(Format, &str, &str, &[&str])] = &[
         Format::Mistral,
         "",
         "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"b\": 1}, \"id\": \"abc123DEF\"}, {\"name\": \"g\", \"arguments\": {}}]",
-        &["C:f {\"b\": 1}", "C:g {}"],
+        &["C:f {\"b\": 1} #abc123DEF", "C:g {}"],
+    ),
+    // The arguments as a text, and the id before the name or none.
+    (
+        Format::Mistral,
+        "",
+        "[TOOL_CALLS][{\"id\": \"abc123DEF\", \"name\": \"f\", \"arguments\": \"{}\"}, {\"arguments\": {}, \"name\": \"g\", \"id\": 1}]",
+        &["C:f {} #abc123DEF", "C:g {}"],
     ),
     (Format::Mistral, "", "[THINK]Hm.[TOOL_CALLS]f[ARGS]{\"b\": 1}", &["T:Hm.", "C:f {\"b\": 1}"]),
     // GLM 4.7, 4.5.

@@ -125,14 +125,22 @@ impl<'t> JsonReader<'t> {
         }
     }
 
-    /// The rest of a call's object after its arguments.
-    pub(super) fn object_end(&mut self) -> Result<(), Open> {
+    /// The rest of a call's object after its arguments; returns the id in it.
+    pub(super) fn object_end(&mut self, keys: Option<&Object>) -> Result<Option<String>, Open> {
+        let mut id = None;
         while self.eat(',')? {
-            self.string()?;
+            let key = self.string()?;
             self.expect(':')?;
-            self.value()?;
+            self.blank();
+            let is_id = keys.is_some_and(|keys| !keys.last_id.is_empty() && key == keys.last_id);
+            if is_id && self.rest().starts_with('"') {
+                id = Some(self.string()?);
+            } else {
+                self.value()?;
+            }
         }
-        self.expect('}')
+        self.expect('}')?;
+        Ok(id)
     }
 }
 

@@ -622,28 +622,32 @@ impl Machine {
         }
         let found = within(text, |text| {
             let mut reader = JsonReader::new(text);
-            if tail != Tail::Item {
-                reader.object_end()?;
-            }
+            let keys = match form {
+                Form::Object(keys) => Some(keys),
+                _ => None,
+            };
+            let id = if tail == Tail::Item { None } else { reader.object_end(keys)? };
             if tail == Tail::Object {
-                return Ok(Found::End(reader.at));
+                return Ok((Found::End(reader.at), id));
             }
             if reader.eat(',')? {
-                return Ok(Found::Comma(reader.at));
+                return Ok((Found::Comma(reader.at), id));
             }
             match reader.eat(']')? {
-                true => Ok(Found::End(reader.at)),
+                true => Ok((Found::End(reader.at), id)),
                 false => Err(Open::No),
             }
         });
         match found {
-            Ok(Found::End(end)) => {
+            Ok((Found::End(end), id)) => {
+                out.identify(id);
                 self.state = State::After(Tail::Done);
                 Ok(Some(out.more("", &text[..end])))
             }
-            Ok(Found::Comma(at)) => {
+            Ok((Found::Comma(at), id)) => {
                 let mut head = heads::next_in_list(form, self.tools.as_ref(), &text[at..])?;
                 head.at += at;
+                out.identify(id);
                 let known = self.tools.as_ref().map(|tools| tools.has(&head.call.name));
                 Ok(Some(self.begin(head, Certainty::of(known), text, out)))
             }

@@ -13,6 +13,7 @@ pub(super) fn spans(
     let mut take = |span: super::Span<'_>| match (spans.last_mut(), &span.part) {
         (Some((Part::Call(call), raw)), Part::Call(more)) if more.name.is_empty() => {
             call.arguments.push_str(&more.arguments);
+            call.id = call.id.take().or_else(|| more.id.clone());
             raw.push_str(span.raw);
         }
         (_, Part::Call(more)) => {

@@ -203,6 +203,9 @@ mod tests {
         assert_eq!(at("%I:%M %p %-I"), "03:01 PM 3");
         assert_eq!(at("100%% %Q %"), "100% %Q %");
         assert_eq!(at("%Z %z %s"), "UTC +0000 1780326065");
+        // A Monday, and a Sunday.
+        assert_eq!(at("%u %w %D %x%n%t"), "1 1 06/01/26 06/01/26\n\t");
+        assert_eq!(Time::new(1_780_326_065 - 86_400, 0).format("%u %w"), "7 0");
     }
 
     #[test]

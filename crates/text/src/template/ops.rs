@@ -225,7 +225,8 @@ impl TemplateMachine<'_> {
                         ViewKind::Items => {
                             self.equal(&Value::Dict(a.clone()), &Value::Dict(b.clone()))?
                         }
-                        ViewKind::Values => a.same(b),
+                        // Python compares these by identity.
+                        ViewKind::Values => false,
                         ViewKind::Keys => {
                             a.len() == b.len() && {
                                 let mut all = true;

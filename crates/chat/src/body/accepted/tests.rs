@@ -346,6 +346,27 @@ fn tools_that_a_template_cannot_show_are_described_in_words() {
     }
 }
 
+#[test]
+fn a_template_that_iterates_over_tools_gets_an_empty_list_where_there_are_none() {
+    let needs = format!("{{% for t in tools %}}{{{{ t.function.name }}}}{{% endfor %}}{PLAIN}");
+    for (template, more, note) in [
+        (&*needs, json!({}), true),
+        (&*needs, json!({"tools": null}), true),
+        (&*needs, json!({"tools": [{"type": "function", "function": {"name": "f"}}]}), false),
+        (PLAIN, json!({}), false),
+    ] {
+        let vocabulary = vocabulary(template);
+        let encoder = Encoder::new(&vocabulary, Style::Chat, false);
+        let mut context = variables(more.clone());
+        context.insert("messages".to_owned(), json!([user("a")]));
+        let encoded = encode(&encoder, context).unwrap();
+        assert_eq!(encoded.notes.contains(&EMPTY_LIST), note, "{template} {more}");
+        assert!(!encoded.tools_in_words);
+        let text = vocabulary.tokenizer.decode(&encoded.tokens).replace('\u{2581}', " ");
+        assert!(text.trim_start().ends_with("<user>a\n"), "{text}");
+    }
+}
+
 /// Numbers that look random.
 struct Numbers(u64);
 

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use alight_chat::grammar::Held as HeldTo;
+use alight_chat::thinking::ThinkingBudget;
 use alight_model::{Cancel, Finish, GenerateOptions, Model, SamplerOptions, SlotsReport};
 use alight_text::Vocabulary;
 use clap::parser::ValueSource;
@@ -71,6 +72,8 @@ pub struct Request<'r> {
     pub limits: GenerateOptions,
     /// Constrained output, which JAX does not support.
     pub held: Option<&'r HeldTo>,
+    /// The limit on its thinking, which JAX does not support.
+    pub thinking: Option<ThinkingBudget>,
 }
 
 /// An event while a prompt is answered.

@@ -95,6 +95,11 @@ impl<'m> Native<'m> {
         let Some(folder) = self.prompts.as_ref().filter(|_| self.session.position() == 0) else {
             return 0;
         };
+        if self.model.is_incoming() {
+            // Prompts are kept under bytes of all tensors, and of a new model there are none.
+            self.to_keep = prompt.len() >= MIN_NEW;
+            return 0;
+        }
         let restored = self.session.restore(folder, prompt);
         say_ignored(&restored.ignored);
         self.to_keep = prompt.len() - restored.positions >= MIN_NEW;
@@ -113,7 +118,14 @@ impl<'m> Native<'m> {
             return Ok(Finish::Interrupted);
         }
         // The first mask is computed while the prompt is.
-        let mut held = request.held.map(|held| masks.get_or_init(Masks::start).hold(held.clone()));
+        let held = request.held.map(|held| {
+            let held = masks.get_or_init(Masks::start).hold(held.clone());
+            Box::new(held) as Box<dyn Constraint>
+        });
+        let mut held = match request.thinking.clone() {
+            Some(budget) => Some(budget.constraint(request.prompt, held)),
+            None => held,
+        };
         let prompt = &request.prompt[from..];
         let left = session.context().saturating_sub(session.position());
         // A prompt that does not fit is passed to `generate` whole: its error has the right numbers.
@@ -135,7 +147,7 @@ impl<'m> Native<'m> {
             cached.push(id);
             on_event(Event::Token(id))
         };
-        let held = held.as_mut().map(|held| held as &mut dyn Constraint);
+        let held = held.as_mut().map(|held| &mut **held as &mut dyn Constraint);
         // The last token takes no position.
         let most = (request.context + 1).saturating_sub(request.prompt.len());
         let max_tokens = request.limits.max_tokens.min(most);
@@ -196,6 +208,10 @@ impl Engine for Native<'_> {
 
     /// A failure to keep the prompt is only noted: there is an answer.
     fn keep(&mut self) {
+        if self.model.is_incoming() {
+            // Later, when it is complete.
+            return;
+        }
         let keep = std::mem::take(&mut self.to_keep);
         let Some(folder) = self.prompts.as_ref().filter(|_| keep) else { return };
         if let Err(error) = self.session.keep(folder) {

@@ -8,17 +8,23 @@ use super::{Experts, MAX_GUESSING};
 use crate::parts::routing::Routing;
 use crate::parts::step::Step;
 use crate::store::{Chosen, First, Storage, Store, arrival};
-use crate::tensors::Linear;
+use crate::tensors::{Linear, MatrixRef};
 
 impl Experts {
     /// Requests reads of the chosen experts in the map that are not in memory. Until these experts are computed, their reads have
     /// priority: they complete meanwhile.
     pub(super) fn ask_for_chosen<'s>(&self, step: &Step<'s>) -> Option<First<'s>> {
         let (store, places) = (step.store, &step.buffers.experts.places);
-        if 2 * places.len() > self.spec.routing.experts {
+        let give_up = || step.compute.cancel.is_cancelled();
+        let is_incoming = store.is_incoming();
+        if !is_incoming {
+            // If a file was received meanwhile, nothing delays the answer any longer.
+            store.priority().release();
+        }
+        if 2 * places.len() > self.spec.routing.experts && !is_incoming {
             // In file order they are read faster, in huge pages, and nothing is read twice. A failed load is detected at the end of
             // the step.
-            let _ = store.arrival().wait_for_experts(step.layer);
+            let _ = store.arrival().wait_for_experts(step.layer, &give_up);
         }
         let first = store.priority().take();
         let missing = AtomicBool::new(false);
@@ -27,17 +33,30 @@ impl Experts {
                 missing.store(true, Ordering::Relaxed);
             }
         });
-        missing.into_inner().then_some(first)
+        let missing = missing.into_inner();
+        if missing && is_incoming {
+            // A page that has not been received holds zeros. A failure is detected at the end of the step, as of a load.
+            let experts = self.spec.routing.experts;
+            for place in places {
+                for matrix in self.chosen_matrices() {
+                    matrix.wait_received(place.matrix, experts, store, &give_up);
+                }
+            }
+        }
+        missing.then_some(first)
+    }
+
+    /// The stacks of matrices of which a token reads those of the chosen experts.
+    fn chosen_matrices(&self) -> impl Iterator<Item = &MatrixRef> {
+        let matrices = self.gate_up.linears().chain([&self.down]).flat_map(Linear::matrices);
+        matrices.filter(|matrix| matrix.fits_slots())
     }
 
     /// Requests reads of an expert that is in the map but not in memory: page faults would read it in small pieces, along with
     /// its neighbours. Returns true if some of it may be missing.
     fn ask_ahead(&self, expert: usize, store: &Store) -> bool {
-        let spec = &self.spec;
-        let matrices = self.gate_up.linears().chain([&self.down]).flat_map(Linear::matrices);
-        let asked = matrices
-            .filter(|matrix| matrix.fits_slots())
-            .map(|matrix| matrix.ask_ahead(expert, spec.routing.experts, store));
+        let experts = self.spec.routing.experts;
+        let asked = self.chosen_matrices().map(|matrix| matrix.ask_ahead(expert, experts, store));
         // No short circuit: every matrix is requested.
         asked.fold(false, |some, missing| some | missing)
     }
@@ -51,6 +70,10 @@ impl Experts {
         let spec = &self.spec;
         let Some((layer, next)) = step.next_experts else { return };
         let Storage::Slots(place) = next.down.matrix.storage() else { return };
+        if step.store.is_incoming() {
+            // They may not be there to be read.
+            return;
+        }
         let rows = step.rows().all();
         let kinds = |layer: &Experts| {
             ActivationFormats::of(layer.routing_linears().flat_map(Linear::kinds))

@@ -235,7 +235,8 @@ impl Experts {
     pub(super) fn compute_routed(&self, step: &mut Step<'_>) {
         let slots = self.gather(step);
         let store = step.store;
-        let _first = store.asks_ahead().then(|| self.ask_for_chosen(step));
+        let asks = store.asks_ahead() || store.is_incoming();
+        let _first = asks.then(|| self.ask_for_chosen(step));
         let places = &step.buffers.experts.places;
         let numbers = places.iter().map(|place| place.matrix);
         let mut chosen = store.choose(self.down.matrix.storage(), numbers.clone());
