@@ -168,7 +168,7 @@ const HIDE: &str =
 
 /// The options that `-h` shows.
 const SHORT: short_help::Shown = &[
-    ("model", None),
+    ("model", Some("The model: a .gguf file, a folder with one, or hf.co/USER/REPO")),
     ("prompt", None),
     ("file", None),
     ("system", None),
