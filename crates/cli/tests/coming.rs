@@ -42,7 +42,7 @@ fn streamed(spec: Spec) -> Streamed {
 
 const NAME: &str = "hf.co/org/model-GGUF:F32";
 
-/// What is run with a model. The answer of so many tokens is a line of JSON.
+/// The arguments of a run with a model, whose answer of this number of tokens is a line of JSON.
 fn run<'a>(model: &'a str, tokens: &'a str) -> Vec<&'a str> {
     assert!(NAME.contains(REPO));
     let greedy = ["--raw", "-p", "a", "--temp", "0", "--ignore-eos", "--json"];

@@ -14,7 +14,7 @@ use alight_formats::gguf::{self, MAX_HEADER};
 use crate::api::{self, FileInfo};
 use crate::client::{self, Client, Method, Trouble};
 use crate::fetch::content_range;
-use crate::pull::observed;
+use crate::pull::{named, observed};
 use crate::select::{self, Model};
 use crate::{Hub, HubError, Name, cache};
 
@@ -88,9 +88,7 @@ impl Hub {
         is_stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Header, HubError> {
         self.asking(name, is_stopped, |client, stopped| {
-            let listing = api::listing(client, name, stopped)?;
-            let models = select::models(listing.sizes());
-            let model = select::choose(&name.repo, &models, name.tag.as_deref())?.clone();
+            let (listing, model) = named(client, name, stopped)?;
             let files = api::files(client, name, &listing, &model.files, stopped)?;
             let (mut paths, mut received) = (Vec::new(), 0);
             let bytes = files.iter().map(|(_, info)| info.size).sum();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use alight_pages::{Folder, Map};
 
-use crate::api::{self, FileInfo, Listed};
+use crate::api::{self, FileInfo, Listed, Listing};
 use crate::cache;
 use crate::cache::{Lock, RepoFolder};
 use crate::client::Client;
@@ -128,6 +128,18 @@ pub(crate) fn observed<T: Send>(
     })
 }
 
+/// The hub's listing, and the model in it that a name stands for.
+pub(crate) fn named(
+    client: &Client,
+    name: &Name,
+    stop: &dyn Fn() -> bool,
+) -> Result<(Listing, Model), HubError> {
+    let listing = api::listing(client, name, stop)?;
+    let models = select::models(listing.sizes());
+    let model = select::choose(&name.repo, &models, name.tag.as_deref())?.clone();
+    Ok((listing, model))
+}
+
 impl Pull<'_> {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -136,9 +148,7 @@ impl Pull<'_> {
     fn run(&self) -> Result<Pulled, HubError> {
         let name = self.name;
         let stopped = || self.stopped();
-        let listing = api::listing(self.client, name, &stopped)?;
-        let models = select::models(listing.sizes());
-        let model = select::choose(&name.repo, &models, name.tag.as_deref())?;
+        let (listing, model) = named(self.client, name, &stopped)?;
         let files = api::files(self.client, name, &listing, &model.files, &stopped)?;
         let bytes: u64 = files.iter().map(|(_, info)| info.size).sum();
         let mut there = 0;
@@ -166,7 +176,7 @@ impl Pull<'_> {
         // Only now that all of it is in the cache; until then the branch keeps its previous commit.
         self.folder.set_revision(name.revision(), &listing.commit)?;
         let received = self.received.load(Ordering::Relaxed).saturating_sub(there);
-        Ok(Pulled { model: model.clone(), paths, commit: listing.commit, bytes, received })
+        Ok(Pulled { model, paths, commit: listing.commit, bytes, received })
     }
 
     fn say(&self, message: Message) {

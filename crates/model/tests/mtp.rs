@@ -92,7 +92,7 @@ fn answers_are_those_of_plain_decoding() {
                     _ => SamplerOptions {
                         temperature: 0.5,
                         seed,
-                        // What DRY, XTC and Mirostat know must be the same with drafts.
+                        // The histories of DRY, XTC and Mirostat must be the same with drafts.
                         dry_multiplier: 0.5,
                         dry_allowed_length: 1,
                         xtc_probability: 0.3,

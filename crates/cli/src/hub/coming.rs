@@ -107,19 +107,21 @@ impl PullState {
 impl Pull {
     /// Returns the next news. Ctrl-C ends the pull.
     fn next(&self) -> News {
+        // (A panic of the thread has ended the process.)
+        self.receive(&self.news).unwrap_or(News::Ended(Err(HubError::Stopped)))
+    }
+
+    /// Receives from a thread; `None` if it has ended. Ctrl-C ends the pull.
+    fn receive<T>(&self, from: &Receiver<T>) -> Option<T> {
         Interrupt::during(|pressed| {
             loop {
-                match self.news.recv_timeout(INTERVAL) {
-                    Ok(news) => return news,
-                    Err(RecvTimeoutError::Timeout) => {
-                        if pressed() {
-                            self.stop();
-                        }
+                match from.recv_timeout(INTERVAL) {
+                    Ok(received) => return Some(received),
+                    Err(RecvTimeoutError::Timeout) if pressed() => {
+                        self.stop();
                     }
-                    // (A panic of the thread has ended the process.)
-                    Err(RecvTimeoutError::Disconnected) => {
-                        return News::Ended(Err(HubError::Stopped));
-                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return None,
                 }
             }
         })
@@ -152,19 +154,7 @@ impl Coming {
                 .name("open".into())
                 .spawn_scoped(scope, work)
                 .map_err(|error| Stop::Failed(anyhow!(error)))?;
-            Interrupt::during(|pressed| {
-                loop {
-                    match opened.recv_timeout(INTERVAL) {
-                        Ok(opened) => return opened,
-                        Err(RecvTimeoutError::Timeout) => {
-                            if pressed() {
-                                self.pull.stop();
-                            }
-                        }
-                        Err(RecvTimeoutError::Disconnected) => return Err(Stop::Interrupted),
-                    }
-                }
-            })
+            self.pull.receive(&opened).unwrap_or(Err(Stop::Interrupted))
         });
         match opened {
             Ok(opened) => {

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use alight_hub::{Hub, Located, Name};
+use anyhow::Context;
 use tempfile::TempDir;
 
-use super::{failed, hub, name_of};
+use super::{failed, hub, name_of, say_instead};
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 use crate::{say, units};
@@ -29,18 +30,23 @@ pub enum Fetched {
 /// Returns what describes a model: its file if it is a path or in the cache, and its headers otherwise.
 pub fn header(path: &Path, offline: bool) -> Outcome<Fetched> {
     let Some(name) = name_of(path)? else { return Ok(Fetched::Path(path.to_owned())) };
-    let hub = hub(offline)?;
-    if let Some(found) = hub.find_exactly(&name).ok().flatten() {
-        return Ok(Fetched::Path(found.path().to_owned()));
-    }
-    if hub.settings().offline {
-        let found = hub.find(&name).map_err(failed)?;
-        let found = found.ok_or_else(|| failed(hub.not_there(&name)))?;
-        return Ok(Fetched::Path(found.path().to_owned()));
-    }
-    let folder = tempfile::tempdir().context("a folder for headers").map_err(|e| anyhow!(e))?;
-    let header = Interrupt::during(|pressed| hub.header(&name, folder.path(), &mut || pressed()));
-    let header = header.map_err(failed)?;
+    let fetch = |hub: &Hub, name: &Name| {
+        let folder = match tempfile::tempdir().context("a folder for headers") {
+            Ok(folder) => folder,
+            Err(error) => return Ok(Err(error)),
+        };
+        let header =
+            Interrupt::during(|pressed| hub.header(name, folder.path(), &mut || pressed()));
+        header.map(|header| Ok((folder, header)))
+    };
+    let located = hub(offline)?.locate(&name, fetch).map_err(failed)?;
+    say_instead(&located);
+    let (folder, header) = match located {
+        Located::There(found) | Located::Instead(found, _) => {
+            return Ok(Fetched::Path(found.path().to_owned()));
+        }
+        Located::Pulled(fetched) => fetched?,
+    };
     say::note(&format!(
         "hf.co/{}:{} is not in the cache: its header was fetched, {} of {}",
         name.repo,

@@ -166,7 +166,7 @@ impl Adapter {
 }
 
 impl<'l> AdapterPart<'l> {
-    /// What it adds to products, if `ax` `[tokens, rank]` has the products of its first factor.
+    /// The terms that it adds to products; `ax` `[tokens, rank]` has the products of its first factor.
     pub(crate) fn with<'x>(self, ax: &'x [f32]) -> LowRank<'x>
     where
         'l: 'x,

@@ -135,7 +135,7 @@ impl Oracle<'_> {
         &self.weight(name)[index * len..][..len]
     }
 
-    /// What a mixture of experts makes of `x`.
+    /// The output of a mixture of experts for `x`.
     fn mixture(&self, moe: &Moe, name: &dyn Fn(&str) -> String, x: &[f64]) -> Vec<f64> {
         let oss = self.spec.is_gpt_oss();
         let logits = self.linear(&name("ffn_gate_inp"), x);
@@ -234,7 +234,7 @@ impl Oracle<'_> {
         linear("ffn_down_exps", &activated, [0, 1, x.len(), x.len()])
     }
 
-    /// What latent attention of a layer makes of `h`, which is at position `pos`: by the definition, with keys and values of
+    /// The output of a layer's latent attention for `h`, which is at position `pos`: by the definition, with keys and values of
     /// all heads made of the rows that the cache keeps.
     fn latent_attention(
         &self,

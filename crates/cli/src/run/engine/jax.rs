@@ -305,10 +305,12 @@ impl Jax {
     ) -> Outcome<Finish> {
         let mut count = 0;
         // The last token is not computed, so it uses no position of the context.
-        let room = self.context + 1 - prompt;
+        let positions = self.context + 1 - prompt;
         loop {
             match self.report()? {
-                ProcessReply::Token(id) if (id as usize) < self.vocab && count < most.min(room) => {
+                ProcessReply::Token(id)
+                    if (id as usize) < self.vocab && count < most.min(positions) =>
+                {
                     count += 1;
                     if on_event(Event::Token(id)).is_break() {
                         self.stopped = true;
@@ -317,7 +319,7 @@ impl Jax {
                     }
                 }
                 ProcessReply::Done if count == most => return Ok(Finish::Length),
-                ProcessReply::Done if count == room => return Ok(Finish::ContextFull),
+                ProcessReply::Done if count == positions => return Ok(Finish::ContextFull),
                 ProcessReply::Done => return Ok(Finish::Stop),
                 other => return Err(misplaced(&other).into()),
             }
