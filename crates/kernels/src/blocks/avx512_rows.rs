@@ -5,8 +5,8 @@
 //! permutation puts each block's 16 bytes of nibbles into place twice, the second copy to be shifted. The scales of eight blocks
 //! are picked out of up to four registers by two-register byte permutations.
 
+use super::BlockFormat;
 use super::shared::scales_and_minima_k;
-use super::{BlockFormat, per_16};
 use std::arch::x86_64::*;
 
 /// 256 weights of a row.
@@ -15,9 +15,9 @@ pub(crate) struct Group256<O> {
     /// The start of the group's bytes.
     pub at: *const u8,
     /// One scale and at most one offset per 32 weights: eight scales, then eight offsets (which are added; zero if the type has
-    /// none). Otherwise ([`per_16`]): a scale for every 16 weights.
+    /// none). Otherwise ([`per_16`](super::per_16)): a scale for every 16 weights.
     pub scales: __m512,
-    /// One offset for every 16 weights, if offsets have a register of their own ([`per_16`]).
+    /// One offset for every 16 weights, if offsets have a register of their own ([`per_16`](super::per_16)).
     pub offsets: O,
 }
 
@@ -48,7 +48,7 @@ impl Offsets for () {
 
 /// A block type's rows.
 pub(crate) trait RowsAvx512: BlockFormat {
-    /// `__m512` for a type with [`per_16`] and offsets; `()` for all others.
+    /// `__m512` for a type with [`per_16`](super::per_16) and offsets; `()` for all others.
     type Offsets: Offsets;
 
     /// Group `g` of a row, in which `count` ≤ 8 runs of 32 weights exist; nothing past them is read, and the scales and offsets
@@ -64,21 +64,6 @@ pub(crate) trait RowsAvx512: BlockFormat {
     /// # Safety
     /// The row holds these weights; the CPU has the SIMD level.
     unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i;
-}
-
-/// The scale of each lane of step `j`; a lane is four weights.
-#[inline(always)]
-pub(crate) unsafe fn lane_scales<Q: BlockFormat>(scales: __m512, j: usize) -> __m512 {
-    // SAFETY: the callers' CPU has the SIMD level.
-    unsafe {
-        let (first, lanes) = if per_16::<Q>() {
-            (4 * j, _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0))
-        } else {
-            (2 * j, _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
-        };
-        let at = _mm512_add_epi32(_mm512_set1_epi32(first as i32), lanes);
-        _mm512_permutexvar_ps(at, scales)
-    }
 }
 
 /// A table of 64 byte positions.

@@ -13,6 +13,7 @@ pub(crate) mod avx512;
 mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+pub(crate) mod portable;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;

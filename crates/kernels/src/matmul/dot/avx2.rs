@@ -1,5 +1,7 @@
 //! AVX2 dot products: 16-bit weights against 16-bit activations with `vpmaddwd`, which cannot saturate here (|q − ZERO| ≤ 128,
-//! |x| ≤ 32512). Four rows share each load of activations, or several tokens share the unpacked weights of two rows.
+//! |x| ≤ 32512). Eight rows at a time share each load of activations, or several tokens share the unpacked weights. The lanes of each row's integers
+//! are added, so that the sums of eight rows over the same columns end in one register, like those of a tile. What follows is the arithmetic of
+//! tiles, see `tiles/avx2.rs`.
 
 use super::scalar;
 use crate::blocks::avx2_rows::{Eight, RowsAvx2};
@@ -9,7 +11,7 @@ use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-driver!("avx2,fma,f16c", RowsAvx2, 4, 2, 2);
+driver!("avx2,fma,f16c", RowsAvx2, 8);
 
 /// Rows of floats.
 ///
@@ -20,14 +22,9 @@ unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output
     // SAFETY: by the caller's promise.
     unsafe {
         match w.weight_type() {
-            WeightType::F32 => float(rows, w, x, out, |p| _mm256_loadu_ps(p.cast())),
-            WeightType::F16 => {
-                float(rows, w, x, out, |p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast())))
-            }
-            _ => float(rows, w, x, out, |p| {
-                let v = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v))
-            }),
+            WeightType::F32 => float::<F32>(rows, w, x, out),
+            WeightType::F16 => float::<F16>(rows, w, x, out),
+            _ => float::<Bf16>(rows, w, x, out),
         }
     }
 }
@@ -45,174 +42,318 @@ macro_rules! each {
     };
 }
 
-/// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `R` and `T`.
+/// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `T`, and those of tiles.
 #[inline(always)]
 unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
     row: [*const u8; R],
     w: &Matrix<'_>,
     x: &[Tokens<'_>; T],
 ) -> [[f32; R]; T] {
+    const { assert!(R == 8) };
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32.
     unsafe {
         let xq: [&[i16]; T] = std::array::from_fn(|t| x[t].q16());
-        let of: [&[f32]; T] = std::array::from_fn(|t| x[t].sums_for(Q::OFFSETS));
         let count = xq[0].len() / 32;
-        assert!(of.iter().all(|of| of.len() >= Q::OFFSETS * count));
-        let mut total = [[_mm256_setzero_ps(); R]; T];
-        let mut mins = [[0f32; R]; T];
+        let mut total = [_mm256_setzero_ps(); T];
         let mut ahead = RowsAhead::new(row[0], R, w, 32 * count);
+        let mut scales = Scales { d: [[0.0; 8]; 16], m: [[0.0; 8]; 16] };
         for g in 0..count.div_ceil(8) {
             ahead.ask(R * 256 / Q::BLOCK * Q::BYTES);
-            let mut sums = RowSums { acc: [[_mm256_setzero_ps(); R]; T], min: [[0f32; R]; T] };
-            if Q::EIGHT && 8 * g + 8 <= count {
-                // In loops: closures passed to the standard library are not compiled for AVX2.
-                let mut eight = [Eight::NONE; R];
-                for r in 0..R {
-                    eight[r] = Q::eight(row[r], g);
-                }
-                // Scales are broadcast as they are loaded, which needs no vector unit.
-                in_memory(&eight);
+            let groups = 8 * g..count.min(8 * g + 8);
+            scales.read::<Q, R>(&row, groups.clone());
+            let mut acc = [_mm256_setzero_ps(); T];
+            if groups.len() == 8 {
                 for first in (0..8).step_by(Q::PHASES) {
                     // Each has its own code: the bits that a group uses of its bytes are a constant.
                     each!(Q::PHASES / Q::TOGETHER, part => {
                         let first = first + Q::TOGETHER * part;
-                        each!(R, r => {
-                            for i in first..first + Q::TOGETHER {
-                                sums.add::<Q>(r, row[r], 8 * g + i, &xq, &of, Some((&eight[r], i)));
-                            }
-                        });
-                        // The next iteration reads values again from the first-level cache: there are not enough registers to
-                        // keep them.
-                        in_memory(&eight);
+                        add::<Q, R, T>(&row, g, first..first + Q::TOGETHER, &xq, x, &scales, &mut acc);
                     });
                 }
             } else {
-                for b in 8 * g..count.min(8 * g + 8) {
-                    for r in 0..R {
-                        sums.add::<Q>(r, row[r], b, &xq, &of, None);
-                    }
+                for i in 0..groups.len() {
+                    add::<Q, R, T>(&row, g, i..i + 1, &xq, x, &scales, &mut acc);
                 }
             }
             for t in 0..T {
-                let scale = x[t].scale()[g];
-                let a = _mm256_set1_ps(scale);
-                for r in 0..R {
-                    total[t][r] = _mm256_fmadd_ps(sums.acc[t][r], a, total[t][r]);
-                    mins[t][r] += scale * sums.min[t][r];
-                }
+                total[t] = _mm256_fmadd_ps(acc[t], _mm256_set1_ps(x[t].scale()[g]), total[t]);
             }
         }
-        let mut out = mins;
+        let mut out = [[0.0; R]; T];
         for t in 0..T {
-            for r in 0..R {
-                out[t][r] += sum(total[t][r]);
-            }
+            _mm256_storeu_ps(out[t].as_mut_ptr(), total[t]);
         }
         out
     }
 }
 
-/// Sums of at most 256 weights of each row with each token, before the token's scale is applied.
-struct RowSums<const R: usize, const T: usize> {
-    /// Sums of products, in eight parts.
-    acc: [[__m256; R]; T],
-    /// Sums of offsets.
-    min: [[f32; R]; T],
+/// The scales and offsets of eight rows × 256 weights.
+#[repr(align(32))]
+struct Scales {
+    /// `[group][scale][row]`
+    d: [[f32; 8]; 16],
+    /// `[group][offset][row]`
+    m: [[f32; 8]; 16],
 }
 
-impl<const R: usize, const T: usize> RowSums<R, T> {
-    /// Adds group `b` of row `r`, times the integers `x` of the tokens, and offsets times their sums `of`. `eight`: precomputed
-    /// scales of eight groups, and the position of this group among them.
+impl Scales {
+    /// Reads those of groups `b` of the rows.
     #[inline(always)]
-    unsafe fn add<Q: RowsAvx2>(
-        &mut self,
-        r: usize,
-        row: *const u8,
-        b: usize,
-        x: &[&[i16]; T],
-        of: &[&[f32]; T],
-        eight: Option<(&Eight, usize)>,
-    ) {
-        // SAFETY: by the caller's promise; tokens have as many sums as groups.
+    unsafe fn read<Q: RowsAvx2, const R: usize>(&mut self, row: &[*const u8; R], b: Range<usize>) {
+        // SAFETY: the rows have these groups; the callers' CPU has AVX2.
         unsafe {
-            let w = Q::words(row, b);
-            let (d, m) = match eight {
-                Some((Eight { d, m }, i)) => {
-                    ([d[Q::SCALES * i], d[Q::SCALES * i + Q::SCALES - 1]], [m[i]; 2])
+            if Q::EIGHT && b.len() == 8 {
+                // In loops: closures passed to the standard library are not compiled for AVX2.
+                let mut eight = [Eight::NONE; 8];
+                for r in 0..8 {
+                    eight[r] = Q::eight(row[r], b.start / 8);
                 }
-                None => {
-                    let group = Q::group256(row, b);
-                    (group.d, group.m)
+                let mut v = [_mm256_setzero_ps(); 8];
+                for half in 0..Q::SCALES {
+                    for r in 0..8 {
+                        v[r] = _mm256_loadu_ps(eight[r].d.as_ptr().add(8 * half));
+                    }
+                    put_transposed(v, &mut self.d[8 * half..]);
                 }
-            };
-            for t in 0..T {
-                let at = x[t].as_ptr().add(32 * b);
-                let p0 = _mm256_madd_epi16(w[0], _mm256_loadu_si256(at.cast()));
-                let p1 = _mm256_madd_epi16(w[1], _mm256_loadu_si256(at.add(16).cast()));
-                let acc = &mut self.acc[t][r];
-                if Q::SCALES == 2 {
-                    let f0 = _mm256_cvtepi32_ps(p0);
-                    let f1 = _mm256_cvtepi32_ps(p1);
-                    *acc = _mm256_fmadd_ps(f0, _mm256_set1_ps(d[0]), *acc);
-                    *acc = _mm256_fmadd_ps(f1, _mm256_set1_ps(d[1]), *acc);
-                } else {
-                    let f = _mm256_cvtepi32_ps(_mm256_add_epi32(p0, p1));
-                    *acc = _mm256_fmadd_ps(f, _mm256_set1_ps(d[0]), *acc);
+                if Q::OFFSETS != 0 {
+                    for r in 0..8 {
+                        v[r] = _mm256_loadu_ps(eight[r].m.as_ptr());
+                    }
+                    put_transposed(v, &mut self.m);
                 }
-                for h in 0..Q::OFFSETS {
-                    self.min[t][r] += m[h] * of[t].get_unchecked(Q::OFFSETS * b + h);
+                return;
+            }
+            for (i, b) in b.enumerate() {
+                for r in 0..R {
+                    let group = Q::group256(row[r], b);
+                    for part in 0..Q::SCALES {
+                        self.d[Q::SCALES * i + part][r] = group.d[part];
+                    }
+                    for h in 0..Q::OFFSETS {
+                        self.m[Q::OFFSETS * i + h][r] = group.m[h];
+                    }
                 }
             }
         }
     }
 }
 
-/// Keeps a value in memory: the compiler must assume that it may have changed.
+/// Stores an 8 × 8 matrix of floats, transposed.
 #[inline(always)]
-fn in_memory<V>(v: &V) {
-    // SAFETY: no instruction, and nothing is changed.
-    unsafe { std::arch::asm!("/* {0} */", in(reg) v, options(nostack, preserves_flags)) }
-}
-
-#[inline(always)]
-unsafe fn sum(v: __m256) -> f32 {
-    // SAFETY: the callers' CPU has AVX2.
+unsafe fn put_transposed(v: [__m256; 8], to: &mut [[f32; 8]]) {
+    assert!(to.len() >= 8);
+    // SAFETY: eight rows of eight, as asserted; the callers' CPU has AVX2.
     unsafe {
-        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
-        _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+        // Pairs of rows, then fours, then both halves.
+        let mut a = v;
+        for i in 0..4 {
+            a[2 * i] = _mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]);
+            a[2 * i + 1] = _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]);
+        }
+        let mut b = a;
+        for i in 0..2 {
+            for h in 0..2 {
+                let (low, high) = (a[4 * i + h], a[4 * i + 2 + h]);
+                b[4 * i + 2 * h] = _mm256_shuffle_ps::<0b01_00_01_00>(low, high);
+                b[4 * i + 2 * h + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(low, high);
+            }
+        }
+        for c in 0..4 {
+            let low = _mm256_permute2f128_ps::<0x20>(b[c], b[4 + c]);
+            let high = _mm256_permute2f128_ps::<0x31>(b[c], b[4 + c]);
+            _mm256_storeu_ps(to[c].as_mut_ptr(), low);
+            _mm256_storeu_ps(to[4 + c].as_mut_ptr(), high);
+        }
     }
 }
 
-/// Float rows; `load` reads 8 weights.
+/// Adds groups `which` of the `g`-th 256 weights, at most two of them: their products with the integers `xq` of the tokens, and offsets times the
+/// sums of these.
 #[inline(always)]
-unsafe fn float(
+unsafe fn add<Q: RowsAvx2, const R: usize, const T: usize>(
+    row: &[*const u8; R],
+    g: usize,
+    which: Range<usize>,
+    xq: &[&[i16]; T],
+    x: &[Tokens<'_>; T],
+    scales: &Scales,
+    acc: &mut [__m256; T],
+) {
+    // SAFETY: by the caller's promise; tokens have as many sums as groups.
+    unsafe {
+        // `[group][part]`, four rows and then the other four.
+        let mut halves = [[[[_mm256_setzero_si256(); 2]; 2]; 2]; T];
+        for half in 0..2 {
+            let mut p = [[[[_mm256_setzero_si256(); 4]; 2]; 2]; T];
+            for r in 0..4 {
+                for (n, i) in which.clone().enumerate() {
+                    let w = Q::words(row[4 * half + r], 8 * g + i);
+                    for t in 0..T {
+                        let at = xq[t].as_ptr().add(32 * (8 * g + i));
+                        let p0 = _mm256_madd_epi16(w[0], _mm256_loadu_si256(at.cast()));
+                        let p1 = _mm256_madd_epi16(w[1], _mm256_loadu_si256(at.add(16).cast()));
+                        if Q::SCALES == 2 {
+                            (p[t][n][0][r], p[t][n][1][r]) = (p0, p1);
+                        } else {
+                            p[t][n][0][r] = _mm256_add_epi32(p0, p1);
+                        }
+                    }
+                }
+            }
+            for t in 0..T {
+                for n in 0..which.len() {
+                    for part in 0..Q::SCALES {
+                        halves[t][n][part][half] = lanes_added(p[t][n][part]);
+                    }
+                }
+            }
+        }
+        for t in 0..T {
+            for (n, i) in which.clone().enumerate() {
+                let b = 8 * g + i;
+                for part in 0..Q::SCALES {
+                    let [a, c] = halves[t][n][part];
+                    let sums = _mm256_add_epi32(
+                        _mm256_permute2x128_si256::<0x20>(a, c),
+                        _mm256_permute2x128_si256::<0x31>(a, c),
+                    );
+                    let of = *x[t].sums_for(Q::SCALES).get_unchecked(Q::SCALES * b + part);
+                    let f = without_zero::<Q>(sums, of);
+                    let d = _mm256_loadu_ps(scales.d[Q::SCALES * i + part].as_ptr());
+                    acc[t] = _mm256_fmadd_ps(f, d, acc[t]);
+                }
+                for h in 0..Q::OFFSETS {
+                    let of = *x[t].sums_for(Q::OFFSETS).get_unchecked(Q::OFFSETS * b + h);
+                    let m = _mm256_loadu_ps(scales.m[Q::OFFSETS * i + h].as_ptr());
+                    acc[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(of), acc[t]);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of each half of four registers: half `i` of the result has those of half `i` of all four.
+#[inline(always)]
+unsafe fn lanes_added(v: [__m256i; 4]) -> __m256i {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe {
+        let [a, b, c, d] = v;
+        let ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+        _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd))
+    }
+}
+
+/// The float of sums of codes without their zero point times activations, whose sum is `of`: of the codes themselves, rounded, minus the zero point
+/// times `of`.
+#[inline(always)]
+unsafe fn without_zero<Q: RowsAvx2>(sums: __m256i, of: f32) -> __m256 {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe {
+        if Q::ZERO == 0 {
+            return _mm256_cvtepi32_ps(sums);
+        }
+        let sums = _mm256_add_epi32(sums, _mm256_set1_epi32(Q::ZERO * of as i32));
+        let zero = _mm256_set1_ps(Q::ZERO as f32);
+        _mm256_fnmadd_ps(zero, _mm256_set1_ps(of), _mm256_cvtepi32_ps(sums))
+    }
+}
+
+/// Four columns of two rows.
+trait FourColumns {
+    /// `[row][4 columns]`
+    ///
+    /// # Safety
+    /// The columns exist, the CPU has AVX2 and F16C.
+    unsafe fn load(row: [*const u8; 2]) -> __m256;
+}
+
+struct F32;
+struct F16;
+struct Bf16;
+
+impl FourColumns for F32 {
+    #[inline(always)]
+    unsafe fn load(row: [*const u8; 2]) -> __m256 {
+        // SAFETY: by the caller's promise.
+        unsafe { _mm256_loadu2_m128(row[1].cast(), row[0].cast()) }
+    }
+}
+
+impl FourColumns for F16 {
+    #[inline(always)]
+    unsafe fn load(row: [*const u8; 2]) -> __m256 {
+        // SAFETY: by the caller's promise.
+        unsafe { _mm256_cvtph_ps(eight_bytes(row)) }
+    }
+}
+
+impl FourColumns for Bf16 {
+    #[inline(always)]
+    unsafe fn load(row: [*const u8; 2]) -> __m256 {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let v = _mm256_cvtepu16_epi32(eight_bytes(row));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v))
+        }
+    }
+}
+
+/// Eight bytes of each of two rows.
+#[inline(always)]
+unsafe fn eight_bytes(row: [*const u8; 2]) -> __m128i {
+    // SAFETY: by the caller's promise.
+    unsafe { _mm_unpacklo_epi64(_mm_loadl_epi64(row[0].cast()), _mm_loadl_epi64(row[1].cast())) }
+}
+
+/// Rows of floats that are multiplied together: as many as there are registers for their addresses.
+const FLOAT_ROWS: usize = 8;
+
+/// Float rows: four sums over every fourth column, as in tiles.
+#[inline(always)]
+unsafe fn float<F: FourColumns>(
     rows: Range<usize>,
     w: &Matrix<'_>,
     x: &Tokens<'_>,
     out: Output<'_>,
-    load: impl Fn(*const u8) -> __m256,
 ) {
-    let ty = w.weight_type();
+    let (ty, cols) = (w.weight_type(), w.cols());
     let size = ty.block_bytes();
-    for (t, r) in (0..x.tokens()).flat_map(|t| rows.clone().map(move |r| (t, r))) {
-        let (x, row) = (x.float(t), w.row(r));
-        let whole = x.len() / 32 * 32;
-        // SAFETY: k + 8·i + 8 ≤ x.len(), the number of weights of the row; the callers' CPU has AVX2, and the element is
-        // ours by their promise.
-        unsafe {
-            let mut acc = [_mm256_setzero_ps(); 4];
-            for k in (0..whole).step_by(32) {
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    let v = load(row.as_ptr().add((k + 8 * i) * size));
-                    let x = _mm256_loadu_ps(x.as_ptr().add(k + 8 * i));
-                    *acc = _mm256_fmadd_ps(v, x, *acc);
+    let whole = cols / 4 * 4;
+    for first in rows.clone().step_by(FLOAT_ROWS) {
+        let end = rows.end.min(first + FLOAT_ROWS);
+        for t in 0..x.tokens() {
+            let x = x.float(t);
+            let mut sums = [[0f32; 4]; FLOAT_ROWS];
+            // SAFETY: k + 4 ≤ cols, the number of weights of each row and of the token; the callers' CPU has AVX2, and the elements are ours by their
+            // promise.
+            unsafe {
+                let mut row = [[std::ptr::null(); 2]; FLOAT_ROWS / 2];
+                for (i, row) in row.as_flattened_mut().iter_mut().enumerate() {
+                    *row = w.row(end.min(first + i + 1) - 1).as_ptr();
+                }
+                let mut acc = [_mm256_setzero_ps(); FLOAT_ROWS / 2];
+                let mut ahead = RowsAhead::new(row[0][0], FLOAT_ROWS, w, cols);
+                for k in (0..whole).step_by(4) {
+                    if k % 256 == 0 {
+                        ahead.ask(FLOAT_ROWS * size * (cols - k).min(256));
+                    }
+                    let x = _mm256_broadcast_ps(&*x.as_ptr().add(k).cast());
+                    for i in 0..FLOAT_ROWS / 2 {
+                        let [a, b] = row[i];
+                        let v = F::load([a.add(k * size), b.add(k * size)]);
+                        acc[i] = _mm256_fmadd_ps(v, x, acc[i]);
+                    }
+                }
+                for (i, acc) in acc.into_iter().enumerate() {
+                    _mm256_storeu_ps(sums[2 * i..].as_mut_ptr().cast(), acc);
+                }
+                let out = out.row_mut(t, first..end);
+                for (i, (out, sums)) in out.iter_mut().zip(&mut sums).enumerate() {
+                    let rest = &w.row(first + i)[whole * size..];
+                    *out = scalar::finish_float(ty, rest, &x[whole..], sums, f32::mul_add);
                 }
             }
-            let [a, b, c, d] = acc;
-            let all = sum(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
-            let rest = scalar::float(ty, &row[whole * size..], &x[whole..]);
-            out.row_mut(t, r..r + 1)[0] = all + rest;
         }
     }
 }

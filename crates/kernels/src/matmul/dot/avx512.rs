@@ -1,20 +1,20 @@
-//! AVX-512 dot products with VNNI: unsigned weight bytes against the signed high and low bytes of
-//! the 16-bit activations.
+//! AVX-512 dot products with VNNI: unsigned weight bytes against the signed high and low bytes of the 16-bit activations.
 //!
-//! Per 64 weights and row: unpack (4–5 operations), two `vpdpbusd` joined by a shift, one
-//! conversion, one permutation for the scales, one fused multiply-add. Zero points and offsets
-//! cost one more per 256 weights, from sums of the activations. Four rows share each load of
-//! activations.
+//! Sixteen rows at a time. Per 64 weights of a row: unpack (4–5 operations), two `vpdpbusd` joined by a shift. Then the lanes of each row's integers
+//! are added, so that the sums of sixteen rows over the same columns end in one register, like those of a tile: some three operations per row. What
+//! follows is the arithmetic of tiles, see `tiles/avx512.rs`.
 
 use super::scalar;
-use crate::blocks::avx512_rows::{Group256, Offsets, RowsAvx512, lane_scales};
+use crate::blocks::avx512_rows::{Group256, Offsets, RowsAvx512};
 use crate::blocks::{WeightType, per_16, with_block};
+use crate::matmul::gemm::avx512_panel::transpose;
 use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::{Matrix, Output, Tokens};
+use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-driver!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 4, 4, 2);
+driver!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 16);
 
 /// Rows of floats.
 ///
@@ -25,122 +25,89 @@ unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output
     // SAFETY: by the caller's promise.
     unsafe {
         match w.weight_type() {
-            WeightType::F32 => float(rows, w, x, out, |p| _mm512_loadu_ps(p.cast())),
-            WeightType::F16 => {
-                float(rows, w, x, out, |p| _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())))
-            }
-            _ => float(rows, w, x, out, |p| {
-                let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v))
-            }),
+            WeightType::F32 => float::<F32>(rows, w, x, out),
+            WeightType::F16 => float::<F16>(rows, w, x, out),
+            _ => float::<Bf16>(rows, w, x, out),
         }
     }
 }
 
-/// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `R` and `T`.
+/// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `T`, and those of tiles.
 #[inline(always)]
 unsafe fn dot<Q: RowsAvx512, const R: usize, const T: usize>(
     row: [*const u8; R],
     w: &Matrix<'_>,
     x: &[Tokens<'_>; T],
 ) -> [[f32; R]; T] {
-    // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32; the packed
-    // activations are padded to whole steps.
+    const { assert!(R == TILE_ROWS) };
+    // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32; the packed activations are padded to whole steps.
     unsafe {
-        let k = x[0].cols();
-        let mut ahead = RowsAhead::new(row[0], R, w, k);
-        let mut total = [[_mm512_setzero_ps(); R]; T];
-        for g in 0..k / 256 {
-            ahead.ask(256 / Q::BLOCK * Q::BYTES * R);
-            let group = begin::<Q, R>(&row, g, 8);
-            let mut acc = offsets::<Q, R, T>(&group, g, x);
-            step::<Q, R, T, false>(&group, g, 0, x, &mut acc);
-            step::<Q, R, T, false>(&group, g, 1, x, &mut acc);
-            step::<Q, R, T, false>(&group, g, 2, x, &mut acc);
-            step::<Q, R, T, false>(&group, g, 3, x, &mut acc);
-            scale(&acc, g, x, &mut total);
-        }
-        let rest = k % 256;
-        if Q::BLOCK < 256 && rest != 0 {
-            let g = k / 256;
-            let whole = g * (256 / Q::BLOCK) * Q::BYTES * R;
-            ahead.ask((R * w.row_bytes).saturating_sub(whole));
-            let group = begin::<Q, R>(&row, g, rest / 32);
-            let mut acc = offsets::<Q, R, T>(&group, g, x);
-            for j in 0..rest / 64 {
-                step::<Q, R, T, false>(&group, g, j, x, &mut acc);
+        let groups = x[0].cols() / 32;
+        let mut ahead = RowsAhead::new(row[0], R, w, x[0].cols());
+        let mut total = [_mm512_setzero_ps(); T];
+        for g in 0..groups.div_ceil(8) {
+            let count = (groups - 8 * g).min(8);
+            let group = begin::<Q, R>(&row, g, count);
+            let scales = Scales::of::<Q, R>(&group);
+            let mut acc = [_mm512_setzero_ps(); T];
+            for j in 0..count / 2 {
+                ahead.ask(64 * Q::BYTES * R / Q::BLOCK);
+                step::<Q, R, T, false>(&group, &scales, g, j, x, &mut acc);
             }
-            if Q::BLOCK == 32 && !rest.is_multiple_of(64) {
-                step::<Q, R, T, true>(&group, g, rest / 64, x, &mut acc);
+            if Q::BLOCK == 32 && !count.is_multiple_of(2) {
+                step::<Q, R, T, true>(&group, &scales, g, count / 2, x, &mut acc);
             }
-            scale(&acc, g, x, &mut total);
+            for t in 0..T {
+                let a = _mm512_set1_ps(x[t].scale()[g]);
+                total[t] = _mm512_fmadd_ps(acc[t], a, total[t]);
+            }
         }
         let mut out = [[0.0; R]; T];
         for t in 0..T {
-            out[t] = sums(total[t]);
+            _mm512_storeu_ps(out[t].as_mut_ptr(), total[t]);
         }
         out
     }
 }
 
-/// Adds a group's sums, times the scale of its activations.
-#[inline(always)]
-unsafe fn scale<const R: usize, const T: usize>(
-    acc: &[[__m512; R]; T],
-    g: usize,
-    x: &[Tokens<'_>; T],
-    total: &mut [[__m512; R]; T],
-) {
-    // SAFETY: the callers' CPU has the level.
-    unsafe {
-        for t in 0..T {
-            let a = _mm512_set1_ps(x[t].scale()[g]);
-            for r in 0..R {
-                total[t][r] = _mm512_fmadd_ps(acc[t][r], a, total[t][r]);
-            }
-        }
-    }
+/// The scales and offsets of sixteen rows × 256 weights, `[part][rows]`.
+struct Scales {
+    d: [__m512; 16],
+    m: [__m512; 16],
 }
 
-/// The contribution of zero points and offsets for a whole group: scales × sums of activations, in any lanes.
-#[inline(always)]
-unsafe fn offsets<Q: RowsAvx512, const R: usize, const T: usize>(
-    group: &[Group256<Q::Offsets>; R],
-    g: usize,
-    x: &[Tokens<'_>; T],
-) -> [[__m512; R]; T] {
-    // SAFETY: the sums are padded to whole groups; the callers' CPU has the level.
-    unsafe {
-        let mut acc = [[_mm512_setzero_ps(); R]; T];
-        for (acc, x) in acc.iter_mut().zip(x) {
-            if per_16::<Q>() {
-                let s16 = _mm512_loadu_ps(x.s16().as_ptr().add(16 * g));
-                let zero = _mm512_mul_ps(s16, _mm512_set1_ps(-Q::ZERO as f32));
-                for r in 0..R {
-                    acc[r] = match (Q::ZERO, Q::OFFSETS) {
-                        (_, 0) => _mm512_mul_ps(group[r].scales, zero),
-                        (0, _) => _mm512_mul_ps(group[r].offsets.lanes(), s16),
-                        _ => {
-                            let offsets = _mm512_mul_ps(group[r].offsets.lanes(), s16);
-                            _mm512_fmadd_ps(group[r].scales, zero, offsets)
-                        }
-                    };
-                }
-                continue;
-            }
-            // The factor of each of the group's eight scales and eight offsets.
-            let s32 = _mm256_loadu_ps(x.s32().as_ptr().add(8 * g));
-            let zero = _mm256_mul_ps(s32, _mm256_set1_ps(-Q::ZERO as f32));
-            let factor = match (Q::ZERO, Q::OFFSETS) {
-                (_, 0) => _mm512_zextps256_ps512(zero),
-                (0, _) => _mm512_maskz_broadcast_f32x8(0xff00, s32),
-                _ => _mm512_insertf32x8::<1>(_mm512_castps256_ps512(zero), s32),
-            };
+impl Scales {
+    #[inline(always)]
+    unsafe fn of<Q: RowsAvx512, const R: usize>(group: &[Group256<Q::Offsets>; R]) -> Scales {
+        // SAFETY: the callers' CPU has the level.
+        unsafe {
+            let mut all = Scales { d: [_mm512_setzero_ps(); 16], m: [_mm512_setzero_ps(); 16] };
+            let mut v = [_mm512_setzero_si512(); TILE_ROWS];
             for r in 0..R {
-                acc[r] = _mm512_mul_ps(group[r].scales, factor);
+                v[r] = _mm512_castps_si512(group[r].scales);
             }
+            transpose(&mut v);
+            for i in 0..16 {
+                all.d[i] = _mm512_castsi512_ps(v[i]);
+            }
+            if Q::OFFSETS == 0 {
+                return all;
+            }
+            if !per_16::<Q>() {
+                for i in 0..8 {
+                    all.m[i] = all.d[8 + i];
+                }
+                return all;
+            }
+            for r in 0..R {
+                v[r] = _mm512_castps_si512(group[r].offsets.lanes());
+            }
+            transpose(&mut v);
+            for i in 0..16 {
+                all.m[i] = _mm512_castsi512_ps(v[i]);
+            }
+            all
         }
-        acc
     }
 }
 
@@ -166,10 +133,11 @@ unsafe fn begin<Q: RowsAvx512, const R: usize>(
 #[inline(always)]
 unsafe fn step<Q: RowsAvx512, const R: usize, const T: usize, const HALF: bool>(
     group: &[Group256<Q::Offsets>; R],
+    scales: &Scales,
     g: usize,
     j: usize,
     x: &[Tokens<'_>; T],
-    acc: &mut [[__m512; R]; T],
+    acc: &mut [__m512; T],
 ) {
     // SAFETY: whole steps of padded activations; see `dot`.
     unsafe {
@@ -178,74 +146,216 @@ unsafe fn step<Q: RowsAvx512, const R: usize, const T: usize, const HALF: bool>(
             let at = x[t].q8().add(512 * g + 128 * j);
             q[t] = [_mm512_load_si512(at.cast()), _mm512_load_si512(at.add(64).cast())];
         }
-        for r in 0..R {
-            let w = Q::quants::<HALF>(group[r].at, j);
-            let d = lane_scales::<Q>(group[r].scales, j);
+        // Of each four rows, for each token: a quarter of the register has the sums of a quarter of the columns.
+        let mut fours = [[_mm512_setzero_si512(); 4]; T];
+        for four in 0..4 {
+            let mut p = [[_mm512_setzero_si512(); 4]; T];
+            for r in 0..4 {
+                let w = Q::quants::<HALF>(group[4 * four + r].at, j);
+                for t in 0..T {
+                    let [high, low] = q[t];
+                    let h = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, high);
+                    p[t][r] = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(h), w, low);
+                }
+            }
             for t in 0..T {
-                let [high, low] = q[t];
-                let p = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, high);
-                let p = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(p), w, low);
-                acc[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(p), d, acc[t][r]);
+                fours[t][four] = lanes_added(p[t]);
+            }
+        }
+        let zero = _mm512_set1_ps(Q::ZERO as f32);
+        for t in 0..T {
+            let quarters = quarters_of_rows(fours[t]);
+            let b = 8 * g + 2 * j;
+            for half in 0..if HALF { 1 } else { 2 } {
+                let of = [quarters[2 * half], quarters[2 * half + 1]];
+                let parts = if Q::SCALES == 2 { of } else { [_mm512_add_epi32(of[0], of[1]); 2] };
+                let b = b + half;
+                for part in 0..Q::SCALES {
+                    let mut f = _mm512_cvtepi32_ps(parts[part]);
+                    if Q::ZERO != 0 {
+                        let sums = if Q::SCALES == 2 { x[t].s16() } else { x[t].s32() };
+                        let s = _mm512_set1_ps(*sums.as_ptr().add(Q::SCALES * b + part));
+                        f = _mm512_fnmadd_ps(zero, s, f);
+                    }
+                    let d = scales.d[position::<Q>(2 * j + half, part)];
+                    acc[t] = _mm512_fmadd_ps(f, d, acc[t]);
+                }
+                for h in 0..Q::OFFSETS {
+                    let s =
+                        _mm512_set1_ps(*x[t].sums_for(Q::OFFSETS).as_ptr().add(Q::OFFSETS * b + h));
+                    let m = scales.m[position::<Q>(2 * j + half, h)];
+                    acc[t] = _mm512_fmadd_ps(m, s, acc[t]);
+                }
             }
         }
     }
 }
 
-/// The sum of the lanes of each register.
+/// The position in [`Scales`] of part `part` of group `g` of 256 weights.
 #[inline(always)]
-unsafe fn sums<const R: usize>(v: [__m512; R]) -> [f32; R] {
+fn position<Q: RowsAvx512>(g: usize, part: usize) -> usize {
+    if per_16::<Q>() { 2 * g + part } else { g }
+}
+
+/// The sums of each quarter of four registers: quarter `i` of the result has those of quarter `i` of all four.
+#[inline(always)]
+unsafe fn lanes_added(v: [__m512i; 4]) -> __m512i {
     // SAFETY: the callers' CPU has the level.
     unsafe {
-        let mut out = [0f32; R];
-        // 16 → 8 → 4 lanes each, then neighbours: the same order for any R, so that a row's result does not depend on the rows
-        // computed with it.
-        let mut h = [_mm_setzero_ps(); R];
-        for r in 0..R {
-            let v = _mm256_add_ps(_mm512_castps512_ps256(v[r]), _mm512_extractf32x8_ps::<1>(v[r]));
-            h[r] = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-        }
-        if R == 4 {
-            let s = _mm_hadd_ps(_mm_hadd_ps(h[0], h[1]), _mm_hadd_ps(h[2], h[3]));
-            _mm_storeu_ps(out.as_mut_ptr(), s);
-        } else {
-            for r in 0..R {
-                let s = _mm_hadd_ps(h[r], h[r]);
-                out[r] = _mm_cvtss_f32(_mm_hadd_ps(s, s));
-            }
-        }
-        out
+        let [a, b, c, d] = v;
+        let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
     }
 }
 
-/// Float rows; `load` reads 16 weights.
+/// Four registers of four rows, `[quarter][4 rows]`, as one of sixteen rows for each quarter.
 #[inline(always)]
-unsafe fn float(
+unsafe fn quarters_of_rows(v: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: the callers' CPU has the level.
+    unsafe {
+        const EVEN: i32 = 0x88;
+        const ODD: i32 = 0xdd;
+        let even =
+            [_mm512_shuffle_i32x4::<EVEN>(v[0], v[1]), _mm512_shuffle_i32x4::<EVEN>(v[2], v[3])];
+        let odd =
+            [_mm512_shuffle_i32x4::<ODD>(v[0], v[1]), _mm512_shuffle_i32x4::<ODD>(v[2], v[3])];
+        [
+            _mm512_shuffle_i32x4::<EVEN>(even[0], even[1]),
+            _mm512_shuffle_i32x4::<EVEN>(odd[0], odd[1]),
+            _mm512_shuffle_i32x4::<ODD>(even[0], even[1]),
+            _mm512_shuffle_i32x4::<ODD>(odd[0], odd[1]),
+        ]
+    }
+}
+
+/// Eight columns of four rows.
+trait EightColumns {
+    /// `[columns / 4][row][4 columns]`.
+    ///
+    /// # Safety
+    /// The columns exist, the CPU has the level.
+    unsafe fn load(row: [*const u8; 4]) -> [__m512; 2];
+}
+
+struct F32;
+struct F16;
+struct Bf16;
+
+/// 16 bytes of each of four rows.
+#[inline(always)]
+unsafe fn sixteen_bytes(row: [*const u8; 4]) -> __m512i {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let v = _mm512_castsi128_si512(_mm_loadu_si128(row[0].cast()));
+        let v = _mm512_inserti32x4::<1>(v, _mm_loadu_si128(row[1].cast()));
+        let v = _mm512_inserti32x4::<2>(v, _mm_loadu_si128(row[2].cast()));
+        _mm512_inserti32x4::<3>(v, _mm_loadu_si128(row[3].cast()))
+    }
+}
+
+impl EightColumns for F32 {
+    #[inline(always)]
+    unsafe fn load(row: [*const u8; 4]) -> [__m512; 2] {
+        let mut next = row;
+        for row in &mut next {
+            *row = row.wrapping_add(16);
+        }
+        // SAFETY: by the caller's promise.
+        unsafe {
+            [_mm512_castsi512_ps(sixteen_bytes(row)), _mm512_castsi512_ps(sixteen_bytes(next))]
+        }
+    }
+}
+
+impl EightColumns for F16 {
+    #[inline(always)]
+    unsafe fn load(row: [*const u8; 4]) -> [__m512; 2] {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let halves = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+            let v = _mm512_permutexvar_epi64(halves, sixteen_bytes(row));
+            [
+                _mm512_cvtph_ps(_mm512_castsi512_si256(v)),
+                _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(v)),
+            ]
+        }
+    }
+}
+
+impl EightColumns for Bf16 {
+    #[inline(always)]
+    unsafe fn load(row: [*const u8; 4]) -> [__m512; 2] {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let v = sixteen_bytes(row);
+            // The upper half of each float, zeros below it.
+            let first = _mm_set_epi8(7, 6, -1, -1, 5, 4, -1, -1, 3, 2, -1, -1, 1, 0, -1, -1);
+            let last = _mm_set_epi8(15, 14, -1, -1, 13, 12, -1, -1, 11, 10, -1, -1, 9, 8, -1, -1);
+            [
+                _mm512_castsi512_ps(_mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(first))),
+                _mm512_castsi512_ps(_mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(last))),
+            ]
+        }
+    }
+}
+
+/// Rows of floats that are multiplied together: their sums keep a multiplier busy.
+const FLOAT_ROWS: usize = 8;
+
+/// Float rows: four sums over every fourth column, as in tiles.
+#[inline(always)]
+unsafe fn float<F: EightColumns>(
     rows: Range<usize>,
     w: &Matrix<'_>,
     x: &Tokens<'_>,
     out: Output<'_>,
-    load: impl Fn(*const u8) -> __m512,
 ) {
-    let ty = w.weight_type();
+    let (ty, cols) = (w.weight_type(), w.cols());
     let size = ty.block_bytes();
-    for (t, r) in (0..x.tokens()).flat_map(|t| rows.clone().map(move |r| (t, r))) {
-        let (x, row) = (x.float(t), w.row(r));
-        let whole = x.len() / 64 * 64;
-        // SAFETY: k + 16·i + 16 ≤ x.len(), the number of weights of the row; the caller's CPU has
-        // the level, and the element is ours by its promise.
-        unsafe {
-            let mut acc = [_mm512_setzero_ps(); 4];
-            for k in (0..whole).step_by(64) {
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    let v = load(row.as_ptr().add((k + 16 * i) * size));
-                    let x = _mm512_loadu_ps(x.as_ptr().add(k + 16 * i));
-                    *acc = _mm512_fmadd_ps(v, x, *acc);
+    let whole = cols / 8 * 8;
+    for first in rows.clone().step_by(FLOAT_ROWS) {
+        let end = rows.end.min(first + FLOAT_ROWS);
+        for t in 0..x.tokens() {
+            let x = x.float(t);
+            let mut chains = [[0f32; 4]; FLOAT_ROWS];
+            // SAFETY: k + 8 ≤ cols, the number of weights of each row and of the token; the caller's CPU has the level, and the elements are ours by
+            // its promise.
+            unsafe {
+                let mut acc = [_mm512_setzero_ps(); FLOAT_ROWS / 4];
+                let mut row = [[std::ptr::null(); 4]; FLOAT_ROWS / 4];
+                for (i, row) in row.as_flattened_mut().iter_mut().enumerate() {
+                    *row = w.row(end.min(first + i + 1) - 1).as_ptr();
+                }
+                let mut ahead = RowsAhead::new(row[0][0], FLOAT_ROWS, w, cols);
+                for k in (0..whole).step_by(8) {
+                    if k % 256 == 0 {
+                        ahead.ask(FLOAT_ROWS * size * (cols - k).min(256));
+                    }
+                    let x = x.as_ptr().add(k);
+                    let x = [
+                        _mm512_broadcast_f32x4(_mm_loadu_ps(x)),
+                        _mm512_broadcast_f32x4(_mm_loadu_ps(x.add(4))),
+                    ];
+                    for i in 0..FLOAT_ROWS / 4 {
+                        let mut at = row[i];
+                        for at in &mut at {
+                            *at = at.add(k * size);
+                        }
+                        let v = F::load(at);
+                        acc[i] = _mm512_fmadd_ps(v[0], x[0], acc[i]);
+                        acc[i] = _mm512_fmadd_ps(v[1], x[1], acc[i]);
+                    }
+                }
+                for (i, acc) in acc.into_iter().enumerate() {
+                    _mm512_storeu_ps(chains[4 * i..].as_mut_ptr().cast(), acc);
+                }
+                let out = out.row_mut(t, first..end);
+                for (i, (out, chains)) in out.iter_mut().zip(&mut chains).enumerate() {
+                    let rest = &w.row(first + i)[whole * size..];
+                    *out = scalar::finish_float(ty, rest, &x[whole..], chains, f32::mul_add);
                 }
             }
-            let [a, b, c, d] = acc;
-            let sum = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
-            let rest = scalar::float(ty, &row[whole * size..], &x[whole..]);
-            out.row_mut(t, r..r + 1)[0] = sum + rest;
         }
     }
 }

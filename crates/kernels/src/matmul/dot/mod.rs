@@ -2,14 +2,13 @@
 //! operations of each token, and their order, are the same as for one alone.
 
 /// The code around a SIMD level's `dot`, whose operations of each row and token, and their order, are the same for any number of
-/// rows and tokens. Parameters: the level's features, its trait of block types, and the number of rows computed together for one,
-/// two and four tokens.
+/// tokens. Parameters: the level's features, its trait of block types, and the number of rows computed together.
 ///
 /// The dispatch by type and number is compiled without the level's features. So the compiler does not inline the functions that
 /// it calls: all types in one function would take it minutes. (With `target_feature`, `inline(never)` has no effect in Rust
 /// 1.95.)
 macro_rules! driver {
-    ($features:literal, $level:ident, $one:literal, $two:literal, $four:literal) => {
+    ($features:literal, $level:ident, $rows:literal) => {
         /// # Safety
         /// As for `dot::rows`; the CPU has the level.
         pub(super) unsafe fn rows(
@@ -41,9 +40,9 @@ macro_rules! driver {
                 // SAFETY: by the caller's promise.
                 t += unsafe {
                     match x.tokens() - t {
-                        1 => some::<Q, $one, 1>(w, rows, x, t, out),
-                        2 | 3 => some::<Q, $two, 2>(w, rows, x, t, out),
-                        _ => some::<Q, $four, 4>(w, rows, x, t, out),
+                        1 => some::<Q, $rows, 1>(w, rows, x, t, out),
+                        2 | 3 => some::<Q, $rows, 2>(w, rows, x, t, out),
+                        _ => some::<Q, $rows, 4>(w, rows, x, t, out),
                     }
                 };
             }

@@ -5,6 +5,7 @@
 use crate::blocks::{BlockFormat, Group32, Line, TileGroup, WeightType, with_block, with_tiles};
 use crate::fields::Field;
 use crate::half::{bf16_to_f32, f16_to_f32};
+use crate::lanes::portable::fma;
 use crate::matmul::sizes::cut_at_multiples;
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::{Layout, TILE_ROWS};
@@ -96,13 +97,18 @@ fn row(
         let blocks = 256 * g / ty.block..cols.min(256 * g + 256) / ty.block;
         (ty.unpack)(&mut words, &w.row(r)[blocks.start * ty.bytes..], blocks.len());
         for (x, sums) in x.iter().zip(&mut *sums) {
-            sums[0] += match ty.offsets {
-                0 => words.products::<0>(g, x),
-                1 => words.products::<1>(g, x),
-                _ => words.products::<2>(g, x),
-            };
+            sums[0] = fma(words.products(ty, g, x), x.scale()[g], sums[0]);
         }
     }
+}
+
+/// The float of an integer sum Σ (q − zero)·x, if Σ x is `of`: as the SIMD levels compute it, which multiply the codes q themselves.
+#[inline(always)]
+fn without_zero(sum: i32, zero: i32, of: f32) -> f32 {
+    if zero == 0 {
+        return sum as f32;
+    }
+    fma(-zero as f32, of, (sum + zero * of as i32) as f32)
 }
 
 /// As [`row`], for all rows of tile `i`: the operations of each, and their order, are the same.
@@ -123,14 +129,10 @@ fn tile(
             let b = per_unit * n + g;
             unpack_group(unit, g, &mut unpacked);
             for (t, x) in x.iter().enumerate() {
-                match ty.offsets {
-                    0 => add_group::<0>(&unpacked, ty.zero, b, x, &mut acc[t]),
-                    1 => add_group::<1>(&unpacked, ty.zero, b, x, &mut acc[t]),
-                    _ => add_group::<2>(&unpacked, ty.zero, b, x, &mut acc[t]),
-                }
+                add_group(ty, &unpacked, b, x, &mut acc[t]);
                 if b % 8 == 7 || b + 1 == groups {
                     for (sum, acc) in sums[t].iter_mut().zip(&mut acc[t]) {
-                        *sum += x.scale()[b / 8] * std::mem::take(acc);
+                        *sum = fma(std::mem::take(acc), x.scale()[b / 8], *sum);
                     }
                 }
             }
@@ -152,25 +154,26 @@ fn unpack_group<Q: BlockFormat>(unit: &[u8], g: usize, to: &mut TileGroup) {
     one_of!(0 1 2 3 4 5 6 7)
 }
 
-/// Adds the products of group `b` of each row with a token. One function for all types with `OFFSETS` offsets per 32 weights.
+/// Adds the products of group `b` of each row with a token.
 #[inline(never)]
-fn add_group<const OFFSETS: usize>(
-    w: &TileGroup,
-    zero: i32,
-    b: usize,
-    x: &Tokens<'_>,
-    acc: &mut [f32; TILE_ROWS],
-) {
+fn add_group(ty: &OfType, w: &TileGroup, b: usize, x: &Tokens<'_>, acc: &mut [f32; TILE_ROWS]) {
     let (halves, xq) = (w.q.as_chunks::<4>().0, x.q16()[32 * b..].as_chunks::<16>().0);
-    let (first, second) =
-        (sums_of_rows(&halves[0], zero, &xq[0]), sums_of_rows(&halves[1], zero, &xq[1]));
-    for r in 0..TILE_ROWS {
-        acc[r] += w.d[0][r] * first[r] as f32 + w.d[1][r] * second[r] as f32;
+    let mut parts =
+        [sums_of_rows(&halves[0], ty.zero, &xq[0]), sums_of_rows(&halves[1], ty.zero, &xq[1])];
+    if ty.scales == 1 {
+        let [first, second] = &mut parts;
+        first.iter_mut().zip(second).for_each(|(sum, more)| *sum += *more);
     }
-    let sums = &x.sums_for(OFFSETS)[OFFSETS * b..][..OFFSETS];
+    for (part, sums) in parts[..ty.scales].iter().enumerate() {
+        let of = x.sums_for(ty.scales)[ty.scales * b + part];
+        for r in 0..TILE_ROWS {
+            acc[r] = fma(without_zero(sums[r], ty.zero, of), w.d[part][r], acc[r]);
+        }
+    }
+    let sums = &x.sums_for(ty.offsets)[ty.offsets * b..][..ty.offsets];
     for (h, sum) in sums.iter().enumerate() {
         for r in 0..TILE_ROWS {
-            acc[r] += w.m[h][r] * sum;
+            acc[r] = fma(w.m[h][r], *sum, acc[r]);
         }
     }
 }
@@ -227,49 +230,53 @@ impl Words {
         }
     }
 
-    /// The products with values `256·g ..` of a token. One function for all types with `OFFSETS` offsets per 32 weights.
+    /// The products with values `256·g ..` of a token, before the scale of the token's values is applied.
     #[inline(never)]
-    fn products<const OFFSETS: usize>(&self, g: usize, x: &Tokens<'_>) -> f32 {
+    fn products(&self, ty: &OfType, g: usize, x: &Tokens<'_>) -> f32 {
         let xq = x.q16()[256 * g..].as_chunks::<16>().0;
-        let sums = &x.sums_for(OFFSETS)[8 * OFFSETS * g..];
-        let group = match xq.first_chunk() {
-            Some(xq) => self.group::<OFFSETS>(xq, 8, sums),
+        match xq.first_chunk() {
+            Some(xq) => self.group(ty, g, xq, 8, x),
             None => {
                 // The end of a row, padded with zeros.
                 let mut all = [[0; 16]; 16];
                 all[..xq.len()].copy_from_slice(xq);
-                self.group::<OFFSETS>(&all, xq.len() / 2, sums)
+                self.group(ty, g, &all, xq.len() / 2, x)
             }
-        };
-        x.scale()[g] * group
+        }
     }
 
-    /// The products of `groups` groups of 32, with `sums` `[groups][OFFSETS]`.
+    /// The products of `groups` groups of 32.
     #[inline(always)]
-    fn group<const OFFSETS: usize>(
+    fn group(
         &self,
+        ty: &OfType,
+        g: usize,
         xq: &[[i16; 16]; 16],
         groups: usize,
-        sums: &[f32],
+        x: &Tokens<'_>,
     ) -> f32 {
-        let mut terms = [[0f32; 4]; 4];
-        let (w, x) = (self.q.as_chunks::<4>().0, xq.as_chunks::<4>().0);
-        let d = self.d.as_chunks::<4>().0;
-        for i in 0..4 {
-            let sums = four_sums(&w[i], &x[i]);
-            for j in 0..4 {
-                terms[i][j] = d[i][j] * sums[j] as f32;
-            }
+        let mut sums = [[0; 4]; 4];
+        let fours = self.q.as_chunks::<4>().0.iter().zip(xq.as_chunks::<4>().0);
+        for (sums, (w, x)) in sums.iter_mut().zip(fours) {
+            *sums = four_sums(w, x);
         }
-        let (terms, sums) = (terms.as_flattened(), &sums[..OFFSETS * groups]);
-        let mut group = 0f32;
+        let sums = sums.as_flattened();
+        let mut acc = 0f32;
         for b in 0..groups {
-            group += terms[2 * b] + terms[2 * b + 1];
-            for h in 0..OFFSETS {
-                group += self.m[2 * b + h] * sums[OFFSETS * b + h];
+            for part in 0..ty.scales {
+                let sum = match ty.scales {
+                    2 => sums[2 * b + part],
+                    _ => sums[2 * b] + sums[2 * b + 1],
+                };
+                let of = x.sums_for(ty.scales)[ty.scales * (8 * g + b) + part];
+                acc = fma(without_zero(sum, ty.zero, of), self.d[2 * b + part], acc);
+            }
+            for h in 0..ty.offsets {
+                let of = x.sums_for(ty.offsets)[ty.offsets * (8 * g + b) + h];
+                acc = fma(self.m[2 * b + h], of, acc);
             }
         }
-        group
+        acc
     }
 }
 
@@ -386,40 +393,54 @@ fn sums_of_rows(lines: &[Line; 4], zero: i32, x: &[i16; 16]) -> [i32; TILE_ROWS]
 /// As [`float`], for all rows of tile `i`.
 #[inline(never)]
 fn float_tile(w: &Matrix<'_>, i: usize, x: &[f32], out: &mut [f32]) {
-    let mut sums = [[0f32; TILE_ROWS]; 8];
+    let mut sums = [[0f32; TILE_ROWS]; 4];
     for (k, &x) in x.iter().enumerate() {
         let w = w.tile_floats(i, k);
-        for (sum, w) in sums[k % 8].iter_mut().zip(w) {
-            *sum += w * x;
+        for (sum, w) in sums[k % 4].iter_mut().zip(w) {
+            *sum = fma(w, x, *sum);
         }
     }
     for (r, out) in out.iter_mut().enumerate() {
-        *out = sums.iter().map(|sums| sums[r]).sum();
+        *out = four_added(sums.map(|sums| sums[r]));
     }
 }
 
-/// Σ w·x in eight partial sums.
+/// Σ w·x in four sums over every fourth column.
+fn float(ty: WeightType, row: &[u8], x: &[f32]) -> f32 {
+    finish_float(ty, row, x, &mut [0.0; 4], fma)
+}
+
+/// Adds a multiple of four columns onwards to four sums of a row of floats, and returns the whole; `fma` is the fused multiply-add of the level.
 #[inline(always)]
-pub(super) fn float(ty: WeightType, row: &[u8], x: &[f32]) -> f32 {
+pub(super) fn finish_float(
+    ty: WeightType,
+    row: &[u8],
+    x: &[f32],
+    sums: &mut [f32; 4],
+    fma: impl Fn(f32, f32, f32) -> f32,
+) -> f32 {
     match ty {
-        WeightType::F32 => eight_sums(row, x, f32::from_le_bytes),
-        WeightType::F16 => eight_sums(row, x, |b| f16_to_f32(u16::from_le_bytes(b))),
-        _ => eight_sums(row, x, |b| bf16_to_f32(u16::from_le_bytes(b))),
+        WeightType::F32 => add_floats(row, x, sums, f32::from_le_bytes, fma),
+        WeightType::F16 => add_floats(row, x, sums, |b| f16_to_f32(u16::from_le_bytes(b)), fma),
+        _ => add_floats(row, x, sums, |b| bf16_to_f32(u16::from_le_bytes(b)), fma),
+    }
+    four_added(*sums)
+}
+
+#[inline(always)]
+fn add_floats<const B: usize>(
+    row: &[u8],
+    x: &[f32],
+    sums: &mut [f32; 4],
+    value: impl Fn([u8; B]) -> f32,
+    fma: impl Fn(f32, f32, f32) -> f32,
+) {
+    for (k, (w, x)) in row.as_chunks::<B>().0.iter().zip(x).enumerate() {
+        sums[k % 4] = fma(value(*w), *x, sums[k % 4]);
     }
 }
 
 #[inline(always)]
-fn eight_sums<const B: usize>(row: &[u8], x: &[f32], value: impl Fn([u8; B]) -> f32) -> f32 {
-    let mut sums = [0f32; 8];
-    let (eights, rest) = row.as_chunks::<B>().0.as_chunks::<8>();
-    let (x_eights, x_rest) = x.as_chunks::<8>();
-    for (w, x) in eights.iter().zip(x_eights) {
-        for i in 0..8 {
-            sums[i] += value(w[i]) * x[i];
-        }
-    }
-    for (i, (w, x)) in rest.iter().zip(x_rest).enumerate() {
-        sums[i] += value(*w) * x;
-    }
-    sums.iter().sum()
+fn four_added([a, b, c, d]: [f32; 4]) -> f32 {
+    (a + b) + (c + d)
 }

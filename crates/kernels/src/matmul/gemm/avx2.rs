@@ -176,7 +176,7 @@ pub(super) use columns_with;
 
 columns_with!("avx2,fma,f16c", Narrowing, Maddubs);
 
-/// The products of [`ROWS`] rows, starting at the panel's row `row`, with `C` tokens over all columns of the panel.
+/// Adds the products of [`ROWS`] rows, starting at the panel's row `row`, with `C` tokens over all columns of the panel.
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, and the CPU has AVX2, FMA and F16C, and the features that `S` needs.
@@ -203,6 +203,9 @@ pub(super) unsafe fn columns_by<S: ByteProducts<F>, F: Formula, const C: usize>(
             _ => [zero as u16 as i32, i32::from(zero) << 16].map(|pair| _mm256_set1_epi32(pair)),
         };
         let mut acc = [[_mm256_setzero_ps(); 2]; C];
+        for c in 0..C {
+            acc[c] = [_mm256_loadu_ps(out[c].as_ptr()), _mm256_loadu_ps(out[c].as_ptr().add(8))];
+        }
         for g in 0..k.len() / 32 {
             for h in 0..scales {
                 let line = 8 * g + 8 / scales * h;

@@ -17,7 +17,7 @@
 //!
 //! With AMX the panel is multiplied as it is, see `amx::bytes`, or converted to bf16, see `amx::bf16`.
 
-/// The code around the `columns` of AVX2 and NEON, the products of `ROWS` rows of a panel with up to `TOKENS` tokens. Parameters:
+/// The code around the `columns` of AVX2 and NEON, which add the products of `ROWS` rows of a panel with up to `TOKENS` tokens. Parameters:
 /// the level's features, the module that fills a panel, and the macro for the [`Formula`](crate::blocks::Formula) of a type.
 ///
 /// The dispatch by type is compiled without the level's features, so that the types are separate functions: see `dot`.
@@ -71,7 +71,7 @@ macro_rules! driver {
         ) {
             scalar::fill_float(w, rows.clone(), k.clone(), p);
             // SAFETY: by the caller's promise.
-            unsafe { scalar::multiply_float(rows, k, x, out, p) }
+            unsafe { scalar::multiply_float(rows, k, x, out, p, f32::mul_add) }
         }
 
         /// # Safety
@@ -128,35 +128,21 @@ macro_rules! driver {
                         continue;
                     }
                     let mut sums = [[0f32; ROWS]; C];
+                    let inside = wanted.start - part..wanted.end - part;
+                    if k.start != 0 {
+                        for (c, sums) in sums.iter_mut().enumerate() {
+                            sums[inside.clone()].copy_from_slice(out.row_mut(t + c, wanted.clone()));
+                        }
+                    }
                     columns::<F, C>(part - first, k, x, t, p, &mut sums);
                     for (c, sums) in sums.iter().enumerate() {
-                        super::put_sums(out, t + c, k, wanted.clone(), &sums[wanted.start - part..]);
+                        out.row_mut(t + c, wanted.clone()).copy_from_slice(&sums[inside.clone()]);
                     }
                 }
             }
             C
         }
     };
-}
-
-/// Stores the sums of a token over the columns `k` for rows `wanted`, added to those of the columns before.
-///
-/// # Safety
-/// As for [`rows`].
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[inline(always)]
-unsafe fn put_sums(
-    out: Output<'_>,
-    t: usize,
-    k: &Range<usize>,
-    wanted: Range<usize>,
-    sums: &[f32],
-) {
-    // SAFETY: by the caller's promise.
-    let out = unsafe { out.row_mut(t, wanted) };
-    for (out, sum) in out.iter_mut().zip(sums) {
-        *out = if k.start == 0 { *sum } else { *out + *sum };
-    }
 }
 
 #[cfg(target_arch = "x86_64")]

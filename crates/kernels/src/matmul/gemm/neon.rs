@@ -20,7 +20,7 @@ const TOKENS: usize = 4;
 
 driver!("neon,dotprod", neon_panel, Formula, with_formula);
 
-/// The products of [`ROWS`] rows, starting at the panel's row `row`, with `C` tokens over all columns of the panel.
+/// Adds the products of [`ROWS`] rows, starting at the panel's row `row`, with `C` tokens over all columns of the panel.
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, the CPU has NEON with dotprod.
@@ -41,6 +41,9 @@ unsafe fn columns<F: Formula, const C: usize>(
         let xq: [*const i8; C] = std::array::from_fn(|c| x.q8().add((t + c) * cols + k.start));
         let first: [usize; C] = std::array::from_fn(|c| (t + c) * groups + k.start / 32);
         let mut acc = [[vdupq_n_f32(0.0); 2]; C];
+        for c in 0..C {
+            acc[c] = [vld1q_f32(out[c].as_ptr()), vld1q_f32(out[c].as_ptr().add(4))];
+        }
         for g in 0..k.len() / 32 {
             for h in 0..scales {
                 let mut sums = [[vdupq_n_s32(0); 2]; C];

@@ -12,12 +12,11 @@
 //! For 32 columns, 8 rows and 4 tokens there are 32 `smmla` (64 `sdot`), and as many operations as with `sdot` that turn sums
 //! into floats: "NEON" in `docs/explanation/performance.md` counts them.
 //!
-//! 16-bit tokens stay with `sdot`. In rows the lanes of their sums are added as floats, so that other sums would change bits. In
-//! tiles pairs of lines would have to be brought together first, which costs as much as `smmla` saves, except for an eighth of it
-//! with four tokens.
+//! 16-bit tokens stay with `sdot`: pairs of lines would have to be brought together first, which costs as much as `smmla` saves, except for an
+//! eighth of it with four tokens.
 
 use super::neon_panel::{self, Order};
-use super::{MAX_K_FLOAT, Panel, put_sums};
+use super::{MAX_K_FLOAT, Panel};
 use crate::blocks::neon_rows::RowsNeon;
 use crate::blocks::neon_tiles::TilesNeon;
 use crate::blocks::{BlockFormat, with_block, with_tiles};
@@ -186,12 +185,18 @@ unsafe fn tokens<Q: BlockFormat>(
                     continue;
                 }
                 let mut sums = [[0f32; ROWS]; TOKENS];
+                let inside = wanted.start - part..wanted.end - part;
+                if k.start != 0 {
+                    for (c, sums) in sums[..count].iter_mut().enumerate() {
+                        sums[inside.clone()].copy_from_slice(out.row_mut(t + c, wanted.clone()));
+                    }
+                }
                 match count {
                     1 | 2 => columns::<Q, 1>(part - first, k.len() / 32, &four, p, &mut sums),
                     _ => columns::<Q, 2>(part - first, k.len() / 32, &four, p, &mut sums),
                 }
                 for (c, sums) in sums[..count].iter().enumerate() {
-                    put_sums(out, t + c, &k, wanted.clone(), &sums[wanted.start - part..]);
+                    out.row_mut(t + c, wanted.clone()).copy_from_slice(&sums[inside.clone()]);
                 }
             }
         }
@@ -253,7 +258,7 @@ impl Four {
     }
 }
 
-/// The products of [`ROWS`] rows, starting at the panel's row `row`, with `P` pairs of tokens over `groups` groups of 32 columns.
+/// Adds the products of [`ROWS`] rows, starting at the panel's row `row`, with `P` pairs of tokens over `groups` groups of 32 columns.
 ///
 /// # Safety
 /// The panel has the rows and the columns, `four` was gathered for them; the CPU has NEON with dotprod and i8mm.
@@ -271,6 +276,13 @@ unsafe fn columns<Q: BlockFormat, const P: usize>(
     // SAFETY: inside the panel and the four tokens, as asserted.
     unsafe {
         let mut acc = [[vdupq_n_f32(0.0); ROWS / 2]; P];
+        for c in 0..P {
+            for i in (0..ROWS / 2).step_by(2) {
+                let a = vld1q_f32(out[2 * c].as_ptr().add(2 * i));
+                let b = vld1q_f32(out[2 * c + 1].as_ptr().add(2 * i));
+                (acc[c][i], acc[c][i + 1]) = (vzip1q_f32(a, b), vzip2q_f32(a, b));
+            }
+        }
         for g in 0..groups {
             for h in 0..scales {
                 let mut sums = [[vdupq_n_s32(0); ROWS / 2]; P];

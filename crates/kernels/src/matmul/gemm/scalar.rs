@@ -8,6 +8,7 @@ use super::Panel;
 use crate::blocks::{MAX_BYTES_OF_256, with_block};
 use crate::dequant::dequantize_row;
 use crate::fields;
+use crate::lanes::portable::fma;
 use crate::matmul::dot::scalar::{OfType, Words};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -50,25 +51,46 @@ pub(super) unsafe fn panel(
                 for first in (0..x.tokens()).step_by(TOKENS) {
                     let tokens = first..x.tokens().min(first + TOKENS);
                     let sums = &mut p.float.as_chunks_mut().0[..tokens.len()];
+                    begin(rows.clone(), k.start == 0, tokens.clone(), sums, out);
                     multiply(&OfType::of::<Q>(), w, rows.clone(), k.clone(), x, tokens.clone(), sums);
-                    store(rows.clone(), k.start == 0, tokens, sums, out);
+                    store(rows.clone(), tokens, sums, out);
                 }
             },
             {
                 fill_float(w, rows.clone(), k.clone(), p);
-                multiply_float(rows, k, x, out, p);
+                multiply_float(rows, k, x, out, p, fma);
             }
         )
     }
 }
 
-/// Writes the sums of a stretch of columns, or adds them to those of previous stretches.
+/// Reads the sums of the previous stretches of columns; zeros before the first.
+///
+/// # Safety
+/// As for `gemm::rows`.
+unsafe fn begin(
+    rows: Range<usize>,
+    is_first: bool,
+    tokens: Range<usize>,
+    sums: &mut [[f32; PANEL_ROWS]],
+    out: Output<'_>,
+) {
+    sums.fill([0.0; PANEL_ROWS]);
+    if !is_first {
+        for (t, sums) in tokens.zip(sums) {
+            // SAFETY: by the caller's promise.
+            let out = unsafe { out.row_mut(t, rows.clone()) };
+            sums[..out.len()].copy_from_slice(out);
+        }
+    }
+}
+
+/// Writes the sums of a stretch of columns and those before it.
 ///
 /// # Safety
 /// As for `gemm::rows`.
 unsafe fn store(
     rows: Range<usize>,
-    is_first: bool,
     tokens: Range<usize>,
     sums: &[[f32; PANEL_ROWS]],
     out: Output<'_>,
@@ -76,13 +98,11 @@ unsafe fn store(
     for (t, sums) in tokens.zip(sums) {
         // SAFETY: by the caller's promise.
         let out = unsafe { out.row_mut(t, rows.clone()) };
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = if is_first { *sum } else { *out + *sum };
-        }
+        out.copy_from_slice(&sums[..out.len()]);
     }
 }
 
-/// The sums of `tokens` over a stretch of columns.
+/// Adds a stretch of columns to the sums of `tokens`.
 #[inline(never)]
 fn multiply(
     ty: &OfType,
@@ -93,7 +113,6 @@ fn multiply(
     tokens: Range<usize>,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    sums.fill([0.0; PANEL_ROWS]);
     let first = rows.start / TILE_ROWS * TILE_ROWS;
     let mut tiles = [0; PANEL_ROWS * MAX_BYTES_OF_256];
     let mut words = Words::NONE;
@@ -170,25 +189,18 @@ impl PanelGroup {
         for i in 0..32 {
             words[i / 2][i % 2] = i16::from(q[i]);
         }
-        if scales == 2 {
-            let mut halves = [[0; PANEL_ROWS]; 2];
-            for (h, sums) in halves.iter_mut().enumerate() {
-                *sums = products(&self.q[8 * h..], &words[8 * h..][..8]);
-            }
+        for part in 0..scales {
+            let columns = 16 / scales;
+            let at = columns * part;
+            let sums = products(&self.q[at..][..columns], &words[at..][..columns]);
             for i in 0..PANEL_ROWS {
-                let first = self.d[0][i] * halves[0][i] as f32;
-                out[i] += a * (first + self.d[1][i] * halves[1][i] as f32);
-            }
-        } else {
-            let sums = products(&self.q, &words);
-            for i in 0..PANEL_ROWS {
-                out[i] += a * self.d[0][i] * sums[i] as f32;
+                out[i] = fma(sums[i] as f32, self.d[part][i] * a, out[i]);
             }
         }
         for h in 0..offsets {
             let s = x.sums_for(offsets)[offsets * at + h];
             for i in 0..PANEL_ROWS {
-                out[i] += self.m[h][i] * s;
+                out[i] = fma(self.m[h][i], s, out[i]);
             }
         }
     }
@@ -263,6 +275,8 @@ fn fill_float_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut
     }
 }
 
+/// One sum over all columns; `fma` is the fused multiply-add of the level.
+///
 /// # Safety
 /// As for `gemm::rows`.
 #[inline(always)]
@@ -272,18 +286,20 @@ pub(super) unsafe fn multiply_float(
     x: &Tokens<'_>,
     out: Output<'_>,
     p: &Panel,
+    fma: impl Fn(f32, f32, f32) -> f32,
 ) {
     for t in 0..x.tokens() {
         // SAFETY: by the caller's promise.
         let out = unsafe { out.row_mut(t, rows.clone()) };
         let mut acc = [0f32; PANEL_ROWS];
+        if k.start != 0 {
+            acc[..out.len()].copy_from_slice(out);
+        }
         for (w, &x) in p.float.chunks_exact(PANEL_ROWS).zip(&x.float(t)[k.clone()]) {
             for (acc, &w) in acc.iter_mut().zip(w) {
-                *acc += w * x;
+                *acc = fma(w, x, *acc);
             }
         }
-        for (out, acc) in out.iter_mut().zip(acc) {
-            *out = if k.start == 0 { acc } else { *out + acc };
-        }
+        out.copy_from_slice(&acc[..out.len()]);
     }
 }

@@ -2,11 +2,11 @@
 //! with `sdot`, four rows to a register. Up to four tokens share the unpacked weights; the operations of each token, and their
 //! order, are the same as for one alone. The zero point is subtracted from the sums, as in `dot/neon.rs`.
 
-use crate::blocks::neon_rows::{signed, too_large};
+use crate::blocks::neon_rows::signed;
 use crate::blocks::neon_tiles::TilesNeon;
 use crate::blocks::{WeightType, with_tiles};
 use crate::lanes::{Lanes, Neon};
-use crate::matmul::dot::neon::{bf16, whole};
+use crate::matmul::dot::neon::{bf16, joined, without_zero};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::sdot::sdot_lane;
 use crate::tiles::TILE_ROWS;
@@ -81,13 +81,7 @@ unsafe fn group<Q: TilesNeon, const T: usize>(
                 let at = x[t].q8().add(64 * b + 16 * part);
                 planes[t] = [vld1q_s8(at), vld1q_s8(at.add(32))];
                 if Q::SCALES == 2 || part == 0 {
-                    let sum = if Q::SCALES == 2 { x[t].s16()[2 * b + part] } else { x[t].s32()[b] };
-                    let first = if Q::ZERO != 0 && !too_large::<Q>() {
-                        vdupq_n_s32(-Q::ZERO * sum as i32)
-                    } else {
-                        none
-                    };
-                    (high[t], low[t]) = ([none; 2], [first; 2]);
+                    (high[t], low[t]) = ([none; 2], [none; 2]);
                 }
             }
             macro_rules! line {
@@ -109,9 +103,12 @@ unsafe fn group<Q: TilesNeon, const T: usize>(
             if Q::SCALES == 2 || part == 1 {
                 let d = scales.d[if Q::SCALES == 2 { part } else { 0 }];
                 for t in 0..T {
+                    let at = if Q::SCALES == 2 { 2 * b + part } else { b };
+                    let of = x[t].sums_for(Q::SCALES)[at];
                     for i in 0..2 {
                         let acc = &mut acc[t][half][i];
-                        *acc = vfmaq_f32(*acc, whole(high[t][i], low[t][i]), d[i]);
+                        let f = without_zero::<Q>(joined(high[t][i], low[t][i]), of);
+                        *acc = vfmaq_f32(*acc, f, d[i]);
                     }
                 }
             }
