@@ -36,6 +36,20 @@ pub(crate) trait TilesAvx512: BlockFormat {
         g: usize,
         j: usize,
     ) -> __m512i;
+
+    /// True if codes can be read from rows by [`Self::columns`], which is faster for one or two tokens than packing them into lines. Only for blocks
+    /// of 32.
+    const IN_ROWS: bool = false;
+
+    /// Weights `16·half ..` of the blocks of four rows, as unsigned codes: quarter `q` of the register has those of row `4q`, counted from the row
+    /// whose block is given; rows are `stride` bytes apart.
+    ///
+    /// # Safety
+    /// The blocks of these rows can be read.
+    #[inline(always)]
+    unsafe fn columns(_block: *const u8, _stride: usize, _half: usize) -> __m512i {
+        unreachable!("codes are packed into lines")
+    }
 }
 
 /// 16 f16 at `p`.

@@ -66,6 +66,20 @@ macro_rules! registry {
             }};
         }
         pub(crate) use with_tiles;
+
+        /// As [`with_block!`], for a type that has no tiles.
+        macro_rules! with_rows {
+            ($d ty:expr, $d q:ident => $d body:expr) => {{
+                match $d ty {
+                    $($crate::WeightType::$rows => {
+                        type $d q = $crate::blocks::$rows_file::$rows_format;
+                        $d body
+                    })*
+                    other => unreachable!("{other} has tiles"),
+                }
+            }};
+        }
+        pub(crate) use with_rows;
     };
     (@all $d:tt $($float:ident)*; $($name:ident = $file:ident::$format:ident;)*) => {
         $(pub(crate) mod $file;)*

@@ -56,6 +56,7 @@ mod x86 {
     use crate::blocks::avx512_rows::{self, RowsAvx512, add_fifth, leading_scales, nibbles};
     use crate::blocks::avx512_tiles;
     use crate::blocks::plain_tiles::PlainTiles;
+    use crate::fields::avx512::quarters;
     use std::arch::x86_64::*;
 
     #[inline(always)]
@@ -158,6 +159,26 @@ mod x86 {
                     Some(masks) => avx512_tiles::with_fifth(q, unit.add(masks), mask(j)),
                     None => q,
                 }
+            }
+        }
+
+        const IN_ROWS: bool = true;
+
+        #[inline(always)]
+        unsafe fn columns512(block: *const u8, stride: usize, half: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let v = quarters(block.add(Q::AT.nibbles), stride);
+                let v = if half == 0 { avx512_tiles::low(v) } else { avx512_tiles::high(v) };
+                let q = codes512::<Q>(v);
+                let Some(at) = Q::AT.fifth else { return q };
+                // 16 bits of each row.
+                let mut mask = 0;
+                for row in 0..4 {
+                    let bits = block.add(4 * row * stride + at + 2 * half).cast::<u16>();
+                    mask |= u64::from(bits.read_unaligned()) << (16 * row);
+                }
+                _mm512_mask_add_epi8(q, mask, q, _mm512_set1_epi8(16))
             }
         }
     }

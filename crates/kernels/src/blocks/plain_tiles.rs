@@ -30,6 +30,15 @@ pub(super) trait PlainTiles: BlockFormat {
 
     /// Weights `4j .. 4j + 4` of all rows, as unsigned codes.
     unsafe fn line512(unit: *const u8, j: usize) -> __m512i;
+
+    /// As [`TilesAvx512::IN_ROWS`].
+    const IN_ROWS: bool = false;
+
+    /// As [`TilesAvx512::columns`].
+    #[inline(always)]
+    unsafe fn columns512(_block: *const u8, _stride: usize, _half: usize) -> __m512i {
+        unreachable!("codes are packed into lines")
+    }
 }
 
 impl<Q: PlainTiles> TilesAvx2 for Q {
@@ -68,5 +77,13 @@ impl<Q: PlainTiles> TilesAvx512 for Q {
     unsafe fn line<const P: usize>(unit: *const u8, _: &(), _: usize, j: usize) -> __m512i {
         // SAFETY: by the trait's contract.
         unsafe { Q::line512(unit, j) }
+    }
+
+    const IN_ROWS: bool = <Q as PlainTiles>::IN_ROWS;
+
+    #[inline(always)]
+    unsafe fn columns(block: *const u8, stride: usize, half: usize) -> __m512i {
+        // SAFETY: by the trait's contract.
+        unsafe { Q::columns512(block, stride, half) }
     }
 }

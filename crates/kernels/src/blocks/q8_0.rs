@@ -57,6 +57,7 @@ mod x86 {
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles;
     use crate::blocks::plain_tiles::PlainTiles;
+    use crate::fields::avx512::quarters;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q8_0 {
@@ -142,6 +143,17 @@ mod x86 {
         unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
             // SAFETY: by the trait's contract.
             unsafe { avx512_tiles::load(unit.add(LINES + 64 * j)) }
+        }
+
+        const IN_ROWS: bool = true;
+
+        #[inline(always)]
+        unsafe fn columns512(block: *const u8, stride: usize, half: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let q = quarters(block.add(2 + 16 * half), stride);
+                _mm512_xor_si512(q, _mm512_set1_epi8(-128))
+            }
         }
     }
 }

@@ -259,6 +259,12 @@ impl<'a> Matrix<'a> {
         &self.data[r * self.stride..][..self.row_bytes]
     }
 
+    /// Bytes from a row to the next.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
     /// Bytes between the columns of a row and those of the next.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn gap(&self) -> usize {

@@ -5,7 +5,7 @@ use super::{ActSlots, Precision, TokenOffsets, WIDE};
 use std::arch::x86_64::*;
 
 impl ActSlots<'_> {
-    /// Token `t` as i16, and as planes of high and low bytes for packed weights.
+    /// Token `t` as i16, and as planes of high and low bytes.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn put_words_avx2(&self, t: usize, x: &[f32]) {
         let first = t * self.cols.div_ceil(256);
@@ -30,12 +30,10 @@ impl ActSlots<'_> {
                     let to = self.q.add(at).cast::<__m256i>();
                     to.write_unaligned(q[0]);
                     to.add(1).write_unaligned(q[1]);
-                    if self.formats.tiles {
-                        let to = self.planes.add(at).cast::<__m256i>();
-                        let [high, low] = planes(q);
-                        to.write_unaligned(high);
-                        to.add(1).write_unaligned(low);
-                    }
+                    let to = self.planes.add(at).cast::<__m256i>();
+                    let [high, low] = planes(q);
+                    to.write_unaligned(high);
+                    to.add(1).write_unaligned(low);
                     let sums = q.map(|q| sum_of_16(_mm256_madd_epi16(q, _mm256_set1_epi16(1))));
                     *self.s16.add(16 * g + 2 * b) = sums[0] as f32;
                     *self.s16.add(16 * g + 2 * b + 1) = sums[1] as f32;

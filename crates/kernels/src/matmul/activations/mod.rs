@@ -5,7 +5,7 @@
 //! 16 bits, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
 //! 16-bit integers `q` = round(x / a):
 //! - scalar and AVX2: `q` as i16 `[K]`;
-//! - AVX2, packed weights: also `planes`, per 32 values 32 high bytes then 32 low bytes (both signed: q = 256·hi + lo);
+//! - AVX2: also `planes`, per 32 values 32 high bytes then 32 low bytes (both signed: q = 256·hi + lo);
 //! - AVX-512: per 64 values 64 high bytes then 64 low bytes;
 //! - NEON: the same per 32 values;
 //! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact), and zeros past the last value: kernels multiply whole groups of 256.
@@ -93,7 +93,7 @@ pub struct Activations {
     rows_in_blocks: bool,
     /// Integers: 2 bytes per value of 16-bit tokens, then 1 byte.
     q: AlignedBytes,
-    /// AVX2, 16 bits, for packed weights: 2 bytes per value.
+    /// AVX2, 16 bits: 2 bytes per value.
     planes: AlignedBytes,
     /// 16 bits: one per 256. 8 bits: one per 32.
     scale: Vec<f32>,

@@ -241,7 +241,7 @@ impl ActSlots<'_> {
                 let q = set.q.as_ptr().cast::<i8>().add(source.bytes);
                 std::ptr::copy_nonoverlapping(q, self.q.add(target.bytes), bytes * values);
                 let avx2 = self.isa.base() == SimdLevel::Avx2;
-                if wide && avx2 && self.formats.tiles {
+                if wide && avx2 {
                     let planes = set.planes.as_ptr().cast::<i8>().add(source.bytes);
                     let to = self.planes.add(target.bytes);
                     std::ptr::copy_nonoverlapping(planes, to, bytes * values);

@@ -1,24 +1,153 @@
-//! AVX2 dot products: 16-bit weights against 16-bit activations with `vpmaddwd`, which cannot saturate here (|q − ZERO| ≤ 128,
-//! |x| ≤ 32512). Eight rows at a time share each load of activations, or several tokens share the unpacked weights. The lanes of each row's integers
-//! are added, so that the sums of eight rows over the same columns end in one register, like those of a tile. What follows is the arithmetic of
-//! tiles, see `tiles/avx2.rs`.
+//! Rows of 16-bit tokens with AVX2, with the arithmetic of tiles (see `tiles/avx2.rs`). There are two ways to get the sums of several rows over the same
+//! columns into one register:
+//!
+//! - Sixteen rows × 256 columns are packed into units of a tile, in the first-level cache, which are multiplied by the code of tiles.
+//! - Types without tiles, and those whose products do not fit 16 bits: 16-bit weights against 16-bit activations with `vpmaddwd`, which cannot saturate
+//!   here (|q − ZERO| ≤ 128, |x| ≤ 32512). Eight rows share each load of activations, several tokens the unpacked weights; then the lanes of each row's
+//!   integers are added.
 
 use super::scalar;
+use super::units::{Blocks, Columns};
 use crate::blocks::avx2_rows::{Eight, RowsAvx2};
-use crate::blocks::{WeightType, with_block};
+use crate::blocks::avx2_tiles::TilesAvx2;
+use crate::blocks::{BlockFormat, WeightType, with_rows, with_tiles};
+use crate::fields::avx2::pack;
+use crate::matmul::gemm::avx2::lines_together;
 use crate::matmul::prefetch::RowsAhead;
+use crate::matmul::sizes::cut_at_multiples;
+use crate::matmul::tiles::avx2::{ByteSums, LOW_BYTE, Narrow, both_halves};
 use crate::matmul::{Matrix, Output, Tokens};
+use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-driver!("avx2,fma,f16c", RowsAvx2, 8);
+/// The code around a level's products of units. Parameters: the level's features, its sums of products of bytes, and the constant function of types that
+/// are multiplied row by row instead.
+macro_rules! rows_with {
+    ($features:literal, $sums:ty, $row_by_row:ident) => {
+        /// # Safety
+        /// As for `dot::rows`; the CPU has the level.
+        pub(in crate::matmul::dot) unsafe fn rows(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+        ) {
+            let ty = w.weight_type();
+            // SAFETY: by the caller's promise.
+            unsafe {
+                if ty.is_float() {
+                    return floats(w, rows, x, out);
+                }
+                if !alight_types::packed::has_tiles(ty.ggml()) {
+                    return with_rows!(ty, Q => quantized::<Q>(w, rows, x, out));
+                }
+                with_tiles!(ty, Q => as_tiles::<Q>(w, rows, x, out), unreachable!("floats"))
+            }
+        }
+
+        /// Rows of a type that has tiles.
+        unsafe fn as_tiles<Q: TilesAvx2 + RowsAvx2>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+        ) {
+            if const { $row_by_row::<Q>() } {
+                // SAFETY: by the caller's promise.
+                return unsafe { quantized::<Q>(w, rows, x, out) };
+            }
+            let mut t = 0;
+            while t < x.tokens() {
+                let rows = rows.clone();
+                // SAFETY: by the caller's promise.
+                t += unsafe {
+                    match x.tokens() - t {
+                        1 => some_as_tiles::<Q, 1>(w, rows, x, t, out),
+                        2 | 3 => some_as_tiles::<Q, 2>(w, rows, x, t, out),
+                        _ => some_as_tiles::<Q, 4>(w, rows, x, t, out),
+                    }
+                };
+            }
+        }
+
+        /// Rows for `T` tokens from token `t` on; returns the number of tokens.
+        ///
+        /// # Safety
+        /// As for [`rows`].
+        #[target_feature(enable = $features)]
+        unsafe fn some_as_tiles<Q: TilesAvx2, const T: usize>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            t: usize,
+            out: Output<'_>,
+        ) -> usize {
+            let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+            // SAFETY: by the caller's promise.
+            unsafe { units::<$sums, Q, T>(w, rows, &x, t, out) }
+            T
+        }
+    };
+}
+pub(super) use rows_with;
+
+/// True if the products of a type's codes do not fit 16 bits: words are multiplied then, and packing does not pay.
+const fn in_words<Q: BlockFormat>() -> bool {
+    lines_together::<Q>(LOW_BYTE) == 0
+}
+
+rows_with!("avx2,fma,f16c", Narrow, in_words);
+driver!(@quantized "avx2,fma,f16c", RowsAvx2, 8);
+
+/// Rows for tokens `x`, the first of which is token `t`: sixteen rows × 256 columns at a time are packed into units of a tile, and multiplied by the code
+/// of tiles.
+///
+/// # Safety
+/// As for `dot::rows`; the CPU has AVX2, FMA and F16C and what `S` needs.
+#[inline(always)]
+pub(super) unsafe fn units<S: ByteSums, Q: TilesAvx2, const T: usize>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &[Tokens<'_>; T],
+    t: usize,
+    out: Output<'_>,
+) {
+    let groups = x[0].cols() / 32;
+    let (mut units, mut copy) = (Columns::EMPTY, Columns::EMPTY);
+    let units = units.as_mut_ptr();
+    for wanted in cut_at_multiples(rows, TILE_ROWS) {
+        // Sixteen rows of the matrix, of which those wanted are stored.
+        let first = Blocks::first_row(w, wanted.start);
+        let mut ahead = RowsAhead::new(w.row(first).as_ptr(), TILE_ROWS, w, x[0].cols());
+        let mut sums = [[0f32; TILE_ROWS]; T];
+        for g in 0..groups.div_ceil(8) {
+            let of = 8 * g..groups.min(8 * g + 8);
+            let blocks = Blocks::of::<Q>(w, first, g, of.len(), &mut copy);
+            // SAFETY: sixteen rows, and the units of at most 256 of their columns; the rest by the caller's promise.
+            unsafe {
+                for u in 0..of.len() * 32 / Q::BLOCK {
+                    let unit = units.add(TILE_ROWS * Q::BYTES * u);
+                    pack::<Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
+                }
+                let ahead = &mut |_: *const u8, bytes, _| ahead.ask(bytes);
+                both_halves::<S, Q, T>(units, of, x, &mut sums, ahead);
+            }
+        }
+        for (j, sums) in sums.iter().enumerate() {
+            // SAFETY: the elements are ours by the caller's promise.
+            let out = unsafe { out.row_mut(t + j, wanted.clone()) };
+            out.copy_from_slice(&sums[wanted.start - first..][..wanted.len()]);
+        }
+    }
+}
 
 /// Rows of floats.
 ///
 /// # Safety
 /// As for [`rows`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+pub(super) unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     // SAFETY: by the caller's promise.
     unsafe {
         match w.weight_type() {

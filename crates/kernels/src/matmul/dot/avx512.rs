@@ -1,20 +1,175 @@
-//! AVX-512 dot products with VNNI: unsigned weight bytes against the signed high and low bytes of the 16-bit activations.
+//! Rows of 16-bit tokens with AVX-512: sixteen rows × 256 weights at a time, with the arithmetic of tiles (see `tiles/avx512.rs`). There are three ways
+//! to get the sums of sixteen rows over the same columns into one register:
 //!
-//! Sixteen rows at a time. Per 64 weights of a row: unpack (4–5 operations), two `vpdpbusd` joined by a shift. Then the lanes of each row's integers
-//! are added, so that the sums of sixteen rows over the same columns end in one register, like those of a tile: some three operations per row. What
-//! follows is the arithmetic of tiles, see `tiles/avx512.rs`.
+//! - The rows are packed into units of a tile, in the first-level cache, which are multiplied by the code of tiles: transposing costs less than adding
+//!   the lanes of every row.
+//! - Blocks of 32 with one or two tokens: registers of four rows × 16 codes are multiplied with 16 activations, then lanes are added.
+//! - Types without tiles: rows are decoded one by one, 64 weights at a time, and their lanes added.
 
 use super::scalar;
+use super::units::{Blocks, Columns};
 use crate::blocks::avx512_rows::{Group256, Offsets, RowsAvx512};
-use crate::blocks::{WeightType, per_16, with_block};
+use crate::blocks::avx512_tiles::TilesAvx512;
+use crate::blocks::{WeightType, per_16, with_rows, with_tiles};
+use crate::fields::avx512::pack;
 use crate::matmul::gemm::avx512_panel::transpose;
 use crate::matmul::prefetch::RowsAhead;
+use crate::matmul::sizes::cut_at_multiples;
+use crate::matmul::tiles::avx512::{Ahead, add_offsets, add_part, few_columns, mask, scaled};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-driver!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 16);
+/// # Safety
+/// As for `dot::rows`; the CPU has the level.
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+    let ty = w.weight_type();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if ty.is_float() {
+            return floats(w, rows, x, out);
+        }
+        if !alight_types::packed::has_tiles(ty.ggml()) {
+            return with_rows!(ty, Q => quantized::<Q>(w, rows, x, out));
+        }
+        with_tiles!(ty, Q => as_tiles::<Q>(w, rows, x, out), unreachable!("floats"))
+    }
+}
+
+/// Rows of a type that has tiles.
+unsafe fn as_tiles<Q: TilesAvx512 + RowsAvx512>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+) {
+    for t in (0..x.tokens()).step_by(4) {
+        let rows = rows.clone();
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match x.tokens() - t {
+                1 => some_as_tiles::<Q, 1>(w, rows, x, t, out),
+                2 => some_as_tiles::<Q, 2>(w, rows, x, t, out),
+                3 => some_as_tiles::<Q, 3>(w, rows, x, t, out),
+                _ => some_as_tiles::<Q, 4>(w, rows, x, t, out),
+            }
+        }
+    }
+}
+
+impl Ahead for RowsAhead {
+    #[inline(always)]
+    fn ask<Q: TilesAvx512>(&mut self, _: *const u8, _: usize) {
+        RowsAhead::ask(self, TILE_ROWS * Q::BYTES * 32 / Q::BLOCK);
+    }
+}
+
+/// Rows for `T` tokens from token `t` on.
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+unsafe fn some_as_tiles<Q: TilesAvx512 + RowsAvx512, const T: usize>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    out: Output<'_>,
+) {
+    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+    let groups = x[0].cols() / 32;
+    let (mut units, mut copy) = (Columns::EMPTY, Columns::EMPTY);
+    for wanted in cut_at_multiples(rows, TILE_ROWS) {
+        // Sixteen rows of the matrix, of which those wanted are stored.
+        let first = Blocks::first_row(w, wanted.start);
+        let mut ahead = RowsAhead::new(w.row(first).as_ptr(), TILE_ROWS, w, x[0].cols());
+        // SAFETY: sixteen rows, and the units of at most 256 of their columns; the elements are ours by the caller's promise.
+        unsafe {
+            let mut total = [_mm512_setzero_ps(); T];
+            for g in 0..groups.div_ceil(8) {
+                let count = (groups - 8 * g).min(8);
+                let blocks = Blocks::of::<Q>(w, first, g, count, &mut copy);
+                if Q::IN_ROWS && T <= 2 {
+                    in_rows::<Q, T>(blocks, g, count, &x, &mut ahead, &mut total);
+                    continue;
+                }
+                for u in 0..count * 32 / Q::BLOCK {
+                    let unit = units.as_mut_ptr().add(TILE_ROWS * Q::BYTES * u);
+                    pack::<Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
+                }
+                few_columns::<Q, T>(units.as_mut_ptr(), &mut ahead, g, count, &x, &mut total);
+            }
+            for (j, total) in total.into_iter().enumerate() {
+                _mm512_mask_storeu_ps(out.at(t + j, first), mask(&wanted, first), total);
+            }
+        }
+    }
+}
+
+/// Adds the products of `count` groups of sixteen rows, the `g`-th 256 columns, to `total`: codes are read from the rows.
+///
+/// # Safety
+/// The blocks exist, the tokens have these columns, the CPU has the level.
+#[inline(always)]
+unsafe fn in_rows<Q: TilesAvx512 + RowsAvx512, const T: usize>(
+    Blocks { first, stride }: Blocks,
+    g: usize,
+    count: usize,
+    x: &[Tokens<'_>; T],
+    ahead: &mut RowsAhead,
+    total: &mut [__m512; T],
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut group = [Q::begin(first, 0, count); TILE_ROWS];
+        for r in 1..TILE_ROWS {
+            group[r] = Q::begin(first.add(r * stride), 0, count);
+        }
+        let scales = Scales::of::<Q, TILE_ROWS>(&group);
+        let mut acc = [_mm512_setzero_ps(); T];
+        for i in 0..count {
+            RowsAhead::ask(ahead, TILE_ROWS * Q::BYTES);
+            let (b, block) = (8 * g + i, first.add(i * Q::BYTES));
+            // Of each four rows.
+            let mut h = [[_mm512_setzero_si512(); 4]; T];
+            let mut l = [[_mm512_setzero_si512(); 4]; T];
+            for half in 0..2 {
+                let mut q = [[_mm512_setzero_si512(); 2]; T];
+                for t in 0..T {
+                    // 64 high bytes, then 64 low bytes.
+                    let at = x[t].q8().add(128 * (b / 2) + 32 * (b % 2) + 16 * half);
+                    q[t] = [sixteen(at), sixteen(at.add(64))];
+                }
+                for r in 0..4 {
+                    let w = Q::columns(block.add(r * stride), stride, half);
+                    for t in 0..T {
+                        h[t][r] = _mm512_dpbusd_epi32(h[t][r], w, q[t][0]);
+                        l[t][r] = _mm512_dpbusd_epi32(l[t][r], w, q[t][1]);
+                    }
+                }
+            }
+            for t in 0..T {
+                let mut p = l[t];
+                for r in 0..4 {
+                    p[r] = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[t][r]), l[t][r]);
+                }
+                add_part::<Q>(lanes_added(p), &x[t], b, 0, scales.d[i], &mut acc[t]);
+                add_offsets::<Q>(&x[t], b, &[scales.m[i]; 2], &mut acc[t]);
+            }
+        }
+        scaled(g, x, &acc, total);
+    }
+}
+
+/// The sixteen bytes at `p`, in every quarter.
+#[inline(always)]
+unsafe fn sixteen(p: *const i8) -> __m512i {
+    // SAFETY: inside the callers' activations.
+    unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast())) }
+}
+
+driver!(@quantized "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 16);
 
 /// Rows of floats.
 ///
@@ -141,51 +296,40 @@ unsafe fn step<Q: RowsAvx512, const R: usize, const T: usize, const HALF: bool>(
 ) {
     // SAFETY: whole steps of padded activations; see `dot`.
     unsafe {
-        let mut q = [[_mm512_setzero_si512(); 2]; T];
-        for t in 0..T {
-            let at = x[t].q8().add(512 * g + 128 * j);
-            q[t] = [_mm512_load_si512(at.cast()), _mm512_load_si512(at.add(64).cast())];
-        }
         // Of each four rows, for each token: a quarter of the register has the sums of a quarter of the columns.
         let mut fours = [[_mm512_setzero_si512(); 4]; T];
         for four in 0..4 {
-            let mut p = [[_mm512_setzero_si512(); 4]; T];
+            let mut w = [_mm512_setzero_si512(); 4];
             for r in 0..4 {
-                let w = Q::quants::<HALF>(group[4 * four + r].at, j);
-                for t in 0..T {
-                    let [high, low] = q[t];
-                    let h = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, high);
-                    p[t][r] = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(h), w, low);
-                }
+                w[r] = Q::quants::<HALF>(group[4 * four + r].at, j);
             }
             for t in 0..T {
-                fours[t][four] = lanes_added(p[t]);
+                let at = x[t].q8().add(512 * g + 128 * j);
+                let high = _mm512_load_si512(at.cast());
+                let low = _mm512_load_si512(at.add(64).cast());
+                let mut p = w;
+                for r in 0..4 {
+                    let h = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[r], high);
+                    p[r] = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(h), w[r], low);
+                }
+                fours[t][four] = lanes_added(p);
             }
         }
-        let zero = _mm512_set1_ps(Q::ZERO as f32);
         for t in 0..T {
             let quarters = quarters_of_rows(fours[t]);
-            let b = 8 * g + 2 * j;
             for half in 0..if HALF { 1 } else { 2 } {
                 let of = [quarters[2 * half], quarters[2 * half + 1]];
                 let parts = if Q::SCALES == 2 { of } else { [_mm512_add_epi32(of[0], of[1]); 2] };
-                let b = b + half;
+                let (i, b) = (2 * j + half, 8 * g + 2 * j + half);
                 for part in 0..Q::SCALES {
-                    let mut f = _mm512_cvtepi32_ps(parts[part]);
-                    if Q::ZERO != 0 {
-                        let sums = if Q::SCALES == 2 { x[t].s16() } else { x[t].s32() };
-                        let s = _mm512_set1_ps(*sums.as_ptr().add(Q::SCALES * b + part));
-                        f = _mm512_fnmadd_ps(zero, s, f);
-                    }
-                    let d = scales.d[position::<Q>(2 * j + half, part)];
-                    acc[t] = _mm512_fmadd_ps(f, d, acc[t]);
+                    let d = scales.d[position::<Q>(i, part)];
+                    add_part::<Q>(parts[part], &x[t], b, part, d, &mut acc[t]);
                 }
+                let mut m = [_mm512_setzero_ps(); 2];
                 for h in 0..Q::OFFSETS {
-                    let s =
-                        _mm512_set1_ps(*x[t].sums_for(Q::OFFSETS).as_ptr().add(Q::OFFSETS * b + h));
-                    let m = scales.m[position::<Q>(2 * j + half, h)];
-                    acc[t] = _mm512_fmadd_ps(m, s, acc[t]);
+                    m[h] = scales.m[position::<Q>(i, h)];
                 }
+                add_offsets::<Q>(&x[t], b, &m, &mut acc[t]);
             }
         }
     }

@@ -27,8 +27,11 @@ macro_rules! driver {
             }
         }
 
+        driver!(@quantized $features, $level, $rows);
+    };
+    (@quantized $features:literal, $level:ident, $rows:literal) => {
         /// All tokens, as many at a time as fit.
-        unsafe fn quantized<Q: $level>(
+        pub(super) unsafe fn quantized<Q: $level>(
             w: &Matrix<'_>,
             rows: Range<usize>,
             x: &Tokens<'_>,
@@ -86,9 +89,13 @@ macro_rules! driver {
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(super) mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod units;
 
 use super::{Matrix, Output, Tokens};
 use crate::isa::SimdLevel;
@@ -101,13 +108,17 @@ use std::ops::Range;
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     // SAFETY: an `Isa` can run here; the rest by the caller's promise.
     unsafe {
-        match x.isa().base() {
+        match x.isa().level() {
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512 => avx512::rows(w, rows, x, out),
+            SimdLevel::Avx512 | SimdLevel::AmxInt8 | SimdLevel::Amx => {
+                avx512::rows(w, rows, x, out)
+            }
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::AvxVnni => avx_vnni::rows(w, rows, x, out),
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2 => avx2::rows(w, rows, x, out),
             #[cfg(target_arch = "aarch64")]
-            SimdLevel::Neon => neon::rows(w, rows, x, out),
+            SimdLevel::Neon | SimdLevel::I8mm => neon::rows(w, rows, x, out),
             _ => scalar::rows(w, rows, x, out),
         }
     }

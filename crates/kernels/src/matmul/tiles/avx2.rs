@@ -18,11 +18,11 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Prefetch distance, in bytes of the tiles' columns.
-const AHEAD: usize = 8192;
+pub(super) const AHEAD: usize = 8192;
 
 driver!();
 
-/// The `quantized` that [`driver`] calls, with the features of a level and its [`ByteSums`].
+/// The `quantized` that [`driver`] calls, with the features of a level and its [`ByteSums`], and the same for units that are packed from rows.
 macro_rules! quantized_with {
     ($features:literal, $sums:ty) => {
         /// The sums of all rows of tile `i`.
@@ -36,18 +36,16 @@ macro_rules! quantized_with {
             x: &[Tokens<'_>; T],
             sums: &mut [[f32; TILE_ROWS]; T],
         ) {
-            // A copy, so that its parts stay in registers. A half is a constant in its code. Both halves share the loaded
-            // activations, as long as there are registers for the sums of both.
+            // A copy, so that its parts stay in registers.
             let x = *x;
+            let tile = w.tile(i).as_ptr();
+            let ahead = PrefetchAddress::of_tile(w, tile, AHEAD);
+            let mut ahead = |unit: *const u8, bytes, at| {
+                prefetch::far(ahead.of(unit).wrapping_add(at), bytes);
+            };
+            let groups = 0..x[0].cols() / 32;
             // SAFETY: by the caller's promise.
-            unsafe {
-                if T <= 2 {
-                    halves::<$sums, Q, T, 2, 0>(w, i, &x, sums);
-                } else {
-                    halves::<$sums, Q, T, 1, 0>(w, i, &x, sums);
-                    halves::<$sums, Q, T, 1, 1>(w, i, &x, sums);
-                }
-            }
+            unsafe { both_halves::<$sums, Q, T>(tile, groups, &x, sums, &mut ahead) }
         }
     };
 }
@@ -55,8 +53,35 @@ pub(super) use quantized_with;
 
 quantized_with!("avx2,fma,f16c", Narrow);
 
+/// Adds the products of `groups`, which begin with a multiple of eight, to the sums of sixteen rows; `units` are those of these columns. `ahead` prefetches
+/// the given number of bytes for those at a place of a unit.
+///
+/// A half is a constant in its code. Both halves share the loaded activations, as long as there are registers for the sums of both.
+///
+/// # Safety
+/// The units are whole, the tokens have these columns, the CPU has AVX2, FMA and F16C and what `S` needs.
+#[inline(always)]
+pub(in crate::matmul) unsafe fn both_halves<S: ByteSums, Q: TilesAvx2, const T: usize>(
+    units: *const u8,
+    groups: Range<usize>,
+    x: &[Tokens<'_>; T],
+    sums: &mut [[f32; TILE_ROWS]; T],
+    ahead: &mut impl FnMut(*const u8, usize, usize),
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if T <= 2 {
+            halves::<S, Q, T, 2, 0>(units, groups, x, sums, ahead);
+        } else {
+            halves::<S, Q, T, 1, 0>(units, groups.clone(), x, sums, ahead);
+            // For the second half the tile is already in the cache.
+            halves::<S, Q, T, 1, 1>(units, groups, x, sums, &mut |_, _, _| {});
+        }
+    }
+}
+
 /// The difference between the levels: the addition of products of bytes.
-pub(super) trait ByteSums {
+pub(in crate::matmul) trait ByteSums {
     /// The number of lines, among those that share a scale, that are added before the sums of high and of low bytes are joined; 0
     /// if this number of tokens is multiplied by words instead.
     fn together<Q: TilesAvx2>(tokens: usize) -> usize;
@@ -96,10 +121,10 @@ impl<Q: TilesAvx2, const H: usize> UnitLines<Q, H> {
 }
 
 /// With `vpmaddubsw`, or with words if that is impossible or does not pay.
-struct Narrow;
+pub(in crate::matmul) struct Narrow;
 
 /// The largest magnitude of a low or a high byte of an activation.
-const LOW_BYTE: i32 = 128;
+pub(in crate::matmul) const LOW_BYTE: i32 = 128;
 
 impl ByteSums for Narrow {
     fn together<Q: TilesAvx2>(tokens: usize) -> usize {
@@ -212,41 +237,33 @@ unsafe fn words<Q: TilesAvx2, const T: usize, const H: usize>(
     }
 }
 
-/// The sums of `H` times eight rows of tile `i`, starting at half `FIRST`.
-///
-/// # Safety
-/// As for [`rows`], and the CPU has the features that `S` needs.
+/// As [`both_halves`], for `H` times eight rows, starting at half `FIRST`.
 #[inline(always)]
-pub(super) unsafe fn halves<
-    S: ByteSums,
-    Q: TilesAvx2,
-    const T: usize,
-    const H: usize,
-    const FIRST: usize,
->(
-    w: &Matrix<'_>,
-    i: usize,
+unsafe fn halves<S: ByteSums, Q: TilesAvx2, const T: usize, const H: usize, const FIRST: usize>(
+    units: *const u8,
+    groups: Range<usize>,
     x: &[Tokens<'_>; T],
     sums: &mut [[f32; TILE_ROWS]; T],
+    ahead: &mut impl FnMut(*const u8, usize, usize),
 ) {
-    let tile = w.tile(i).as_ptr();
-    let ahead = PrefetchAddress::of_tile(w, tile, AHEAD);
-    let groups = x[0].cols() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.
     unsafe {
         let mut total = [[_mm256_setzero_ps(); H]; T];
-        let mut acc = [[_mm256_setzero_ps(); H]; T];
-        for b in 0..groups {
-            let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
-            if FIRST == 0 {
-                // For the second half the tile is already in the cache.
-                let group = TILE_ROWS * Q::BYTES / per_unit;
-                prefetch::far(ahead.of(unit).wrapping_add(b % per_unit * group), group);
+        for (total, sums) in total.iter_mut().zip(&*sums) {
+            for (h, total) in total.iter_mut().enumerate() {
+                *total = _mm256_loadu_ps(sums.as_ptr().add(8 * (FIRST + h)));
             }
+        }
+        let mut acc = [[_mm256_setzero_ps(); H]; T];
+        let last = groups.end - 1;
+        for b in groups.clone() {
+            let unit = units.add((b - groups.start) / per_unit * TILE_ROWS * Q::BYTES);
+            let bytes = TILE_ROWS * Q::BYTES / per_unit;
+            ahead(unit, bytes, b % per_unit * bytes);
             group::<S, Q, T, H, FIRST>(unit, b, x, &mut acc);
             // The activations have one scale per 256.
-            if b % 8 == 7 || b + 1 == groups {
+            if b % 8 == 7 || b == last {
                 for t in 0..T {
                     let scale = _mm256_set1_ps(x[t].scale()[b / 8]);
                     for h in 0..H {

@@ -11,7 +11,7 @@
 
 use super::avx512_panel;
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
-use crate::blocks::{WeightType, with_tiles};
+use crate::blocks::{BlockFormat, WeightType, with_tiles};
 use crate::matmul::prefetch::{self, PrefetchAddress};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
 use crate::matmul::{MatmulScratch, Matrix, Output, Precision, Tokens};
@@ -243,39 +243,14 @@ impl<Q: TilesAvx512> TileProduct for Integer<Q> {
         ahead: &PrefetchAddress,
         x: &[Tokens<'_>; T],
     ) -> [__m512; T] {
-        let bytes = TILE_ROWS * Q::BYTES;
         let groups = x[0].cols() / 32;
-        let per_unit = Q::BLOCK / 32;
+        let each = TILE_ROWS * (256 / Q::BLOCK) * Q::BYTES;
         // SAFETY: by the caller's promise.
         unsafe {
             let mut total = [_mm512_setzero_ps(); T];
-            let mut b = 0;
-            while b < groups {
-                // The activations have one scale per 256.
-                let end = groups.min(b + 8);
-                let scales = b / 8;
-                let mut acc = [_mm512_setzero_ps(); T];
-                while b < end {
-                    let unit = tile.add(b / per_unit * bytes);
-                    let head = Q::head(unit);
-                    let mut g = 0;
-                    while g < per_unit {
-                        few_group::<Q, 0, T>(unit, ahead, &head, g, b + g, x, &mut acc);
-                        if Q::PHASES > 1 {
-                            few_group::<Q, 1, T>(unit, ahead, &head, g + 1, b + g + 1, x, &mut acc);
-                        }
-                        if Q::PHASES > 2 {
-                            few_group::<Q, 2, T>(unit, ahead, &head, g + 2, b + g + 2, x, &mut acc);
-                            few_group::<Q, 3, T>(unit, ahead, &head, g + 3, b + g + 3, x, &mut acc);
-                        }
-                        g += Q::PHASES;
-                    }
-                    b += per_unit;
-                }
-                for t in 0..T {
-                    let a = _mm512_set1_ps(x[t].scale()[scales]);
-                    total[t] = _mm512_fmadd_ps(acc[t], a, total[t]);
-                }
+            for g in 0..groups.div_ceil(8) {
+                let units = tile.add(g * each);
+                few_columns::<Q, T>(units, &mut &*ahead, g, (groups - 8 * g).min(8), x, &mut total);
             }
             total
         }
@@ -294,13 +269,90 @@ impl<Q: TilesAvx512> TileProduct for Integer<Q> {
         unsafe {
             // The first block brings the weights into the cache for the others.
             let ahead = (block == 0).then_some(ahead);
-            each_group::<Q>(tile, &k, &mut Twelve { x: Block::of(x, block), ahead, acc });
+            let units = tile.add(k.start / Q::BLOCK * TILE_ROWS * Q::BYTES);
+            each_group::<Q>(units, &k, &mut Twelve { x: Block::of(x, block), ahead, acc });
+        }
+    }
+}
+
+/// The prefetches between the products of a few tokens.
+pub(in crate::matmul) trait Ahead {
+    /// Prefetches the size of a group; group `g` of this unit is multiplied next.
+    fn ask<Q: TilesAvx512>(&mut self, unit: *const u8, g: usize);
+}
+
+impl Ahead for &PrefetchAddress {
+    #[inline(always)]
+    fn ask<Q: TilesAvx512>(&mut self, unit: *const u8, g: usize) {
+        ask::<Q>(unit, self, g);
+    }
+}
+
+/// Adds the products of `count` groups, at most 256 columns, with `T` 16-bit tokens to `total`; `g` is the number of these columns.
+///
+/// # Safety
+/// `units` are whole units of these columns, the tokens have them, the CPU has the level.
+#[inline(always)]
+pub(in crate::matmul) unsafe fn few_columns<Q: TilesAvx512, const T: usize>(
+    units: *const u8,
+    ahead: &mut impl Ahead,
+    g: usize,
+    count: usize,
+    x: &[Tokens<'_>; T],
+    total: &mut [__m512; T],
+) {
+    let k = 256 * g..256 * g + 32 * count;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut acc = [_mm512_setzero_ps(); T];
+        each_group::<Q>(units, &k, &mut Few { x, ahead, acc: &mut acc });
+        scaled(g, x, &acc, total);
+    }
+}
+
+/// Adds the sums of the `g`-th 256 columns, times the tokens' scale for them.
+#[inline(always)]
+pub(in crate::matmul) unsafe fn scaled<const T: usize>(
+    g: usize,
+    x: &[Tokens<'_>; T],
+    acc: &[__m512; T],
+    total: &mut [__m512; T],
+) {
+    // SAFETY: the callers' CPU has the level.
+    unsafe {
+        for t in 0..T {
+            let a = _mm512_set1_ps(x[t].scale()[g]);
+            total[t] = _mm512_fmadd_ps(acc[t], a, total[t]);
+        }
+    }
+}
+
+/// Adds the products of a few 16-bit tokens.
+struct Few<'a, A, const T: usize> {
+    x: &'a [Tokens<'a>; T],
+    ahead: &'a mut A,
+    acc: &'a mut [__m512; T],
+}
+
+impl<A: Ahead, Q: TilesAvx512, const T: usize> Groups<Q> for Few<'_, A, T> {
+    #[inline(always)]
+    unsafe fn group<const P: usize>(
+        &mut self,
+        unit: *const u8,
+        head: &Q::Head,
+        g: usize,
+        b: usize,
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            self.ahead.ask::<Q>(unit, g);
+            few_group::<Q, P, T>(unit, head, g, b, self.x, self.acc);
         }
     }
 }
 
 /// An operation on the groups of 32 columns of a tile.
-pub(super) trait Groups<Q: TilesAvx512> {
+pub(in crate::matmul) trait Groups<Q: TilesAvx512> {
     /// Group `g` of a unit, group `b` of the row; its number modulo [`PHASES`](TilesAvx512::PHASES) is `P`.
     ///
     /// # Safety
@@ -308,13 +360,13 @@ pub(super) trait Groups<Q: TilesAvx512> {
     unsafe fn group<const P: usize>(&mut self, unit: *const u8, head: &Q::Head, g: usize, b: usize);
 }
 
-/// Visits the groups of columns `k`, in order.
+/// Visits the groups of columns `k`, in order; `units` are those of these columns.
 ///
 /// # Safety
 /// As for `TileProduct::block`.
 #[inline(always)]
-pub(super) unsafe fn each_group<Q: TilesAvx512>(
-    tile: *const u8,
+pub(in crate::matmul) unsafe fn each_group<Q: TilesAvx512>(
+    units: *const u8,
     k: &Range<usize>,
     to: &mut impl Groups<Q>,
 ) {
@@ -324,7 +376,7 @@ pub(super) unsafe fn each_group<Q: TilesAvx512>(
     unsafe {
         let mut b = k.start / 32;
         while b < k.end / 32 {
-            let unit = tile.add(b / per_unit * bytes);
+            let unit = units.add((b - k.start / 32) / per_unit * bytes);
             let head = Q::head(unit);
             let mut g = 0;
             while g < per_unit {
@@ -377,7 +429,6 @@ pub(in crate::matmul) fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &PrefetchAd
 #[inline(always)]
 unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
     unit: *const u8,
-    ahead: &PrefetchAddress,
     head: &Q::Head,
     g: usize,
     b: usize,
@@ -386,9 +437,7 @@ unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        ask::<Q>(unit, ahead, g);
         let Scales { d, m } = Q::scales(unit, head, g);
-        let zero = _mm512_set1_ps(Q::ZERO as f32);
         // Sums with the high and with the low bytes; separate ones for the first and the second 16 weights, to hide the latency,
         // unless scales and offsets need the registers. (Measured with four tokens: half as fast when they are spilled.)
         let apart = T <= 2 || Q::SCALES == 1 && Q::OFFSETS == 0;
@@ -411,30 +460,62 @@ unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
             for t in 0..T {
                 let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[t][own]), l[t][own]);
                 (h[t][own], l[t][own]) = (_mm512_setzero_si512(), _mm512_setzero_si512());
-                let mut f = _mm512_cvtepi32_ps(p);
-                if Q::ZERO != 0 {
-                    let s = _mm512_set1_ps(*x[t].s16().as_ptr().add(2 * b + part));
-                    f = _mm512_fnmadd_ps(zero, s, f);
-                }
-                acc[t] = _mm512_fmadd_ps(f, d[part], acc[t]);
+                add_part::<Q>(p, &x[t], b, part, d[part], &mut acc[t]);
             }
         }
         for t in 0..T {
-            let (x, acc, h, l) = (&x[t], &mut acc[t], h[t], l[t]);
             if Q::SCALES == 1 {
+                let (h, l) = (h[t], l[t]);
                 let h = _mm512_add_epi32(h[0], h[1]);
                 let l = _mm512_add_epi32(l[0], l[1]);
-                let mut f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(h), l));
-                if Q::ZERO != 0 {
-                    let s = _mm512_set1_ps(*x.s32().as_ptr().add(b));
-                    f = _mm512_fnmadd_ps(zero, s, f);
-                }
-                *acc = _mm512_fmadd_ps(f, d[0], *acc);
+                let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h), l);
+                add_part::<Q>(p, &x[t], b, 0, d[0], &mut acc[t]);
             }
-            for i in 0..Q::OFFSETS {
-                let s = x.sums_for(Q::OFFSETS).as_ptr().add(Q::OFFSETS * b + i);
-                *acc = _mm512_fmadd_ps(m[i], _mm512_set1_ps(*s), *acc);
-            }
+            add_offsets::<Q>(&x[t], b, &m, &mut acc[t]);
+        }
+    }
+}
+
+/// Adds the integer sums `p` of codes over the columns of group `b` that share the scales `d`, its part `part`, of a 16-bit token.
+///
+/// # Safety
+/// The token has this group; the CPU has the level.
+#[inline(always)]
+pub(in crate::matmul) unsafe fn add_part<Q: BlockFormat>(
+    p: __m512i,
+    x: &Tokens<'_>,
+    b: usize,
+    part: usize,
+    d: __m512,
+    acc: &mut __m512,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut f = _mm512_cvtepi32_ps(p);
+        if Q::ZERO != 0 {
+            let of = _mm512_set1_ps(*x.sums_for(Q::SCALES).as_ptr().add(Q::SCALES * b + part));
+            f = _mm512_fnmadd_ps(_mm512_set1_ps(Q::ZERO as f32), of, f);
+        }
+        *acc = _mm512_fmadd_ps(f, d, *acc);
+    }
+}
+
+/// Adds the offsets of group `b` times the sums of a 16-bit token.
+///
+/// # Safety
+/// As for [`add_part`].
+#[inline(always)]
+pub(in crate::matmul) unsafe fn add_offsets<Q: BlockFormat>(
+    x: &Tokens<'_>,
+    b: usize,
+    m: &[__m512; 2],
+    acc: &mut __m512,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        for i in 0..Q::OFFSETS {
+            let of = _mm512_set1_ps(*x.sums_for(Q::OFFSETS).as_ptr().add(Q::OFFSETS * b + i));
+            *acc = _mm512_fmadd_ps(m[i], of, *acc);
         }
     }
 }

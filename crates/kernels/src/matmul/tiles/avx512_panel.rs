@@ -111,7 +111,8 @@ unsafe fn fill<Q: TilesAvx512, const SIGNED: bool>(
         // SAFETY: by the caller's promise.
         unsafe {
             let first = k.start / 32;
-            each_group::<Q>(tile, &k, &mut PanelHalf::<SIGNED> { first, half, ahead, p });
+            let units = tile.add(k.start / Q::BLOCK * TILE_ROWS * Q::BYTES);
+            each_group::<Q>(units, &k, &mut PanelHalf::<SIGNED> { first, half, ahead, p });
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Tiles with AVX-VNNI: those of [`avx2`](super::avx2), whose sums of four products are one `vpdpbusd` each, for codes of any
 //! size. Results are bit-identical to AVX2.
 
-use super::avx2::{ByteSums, float, halves, quantized_with};
+use super::avx2::{AHEAD, ByteSums, both_halves, float, quantized_with};
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::blocks::with_tiles;
+use crate::matmul::prefetch::{self, PrefetchAddress};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
@@ -14,7 +15,7 @@ driver!();
 quantized_with!("avx2,fma,f16c,avxvnni", Whole);
 
 /// With `vpdpbusd`, whose 256-bit form needs no AVX-512.
-struct Whole;
+pub(in crate::matmul) struct Whole;
 
 impl ByteSums for Whole {
     fn together<Q: TilesAvx2>(_: usize) -> usize {

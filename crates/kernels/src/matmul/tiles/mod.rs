@@ -67,13 +67,13 @@ macro_rules! driver {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_panel;
 #[cfg(target_arch = "x86_64")]
-mod avx_vnni;
+pub(super) mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 

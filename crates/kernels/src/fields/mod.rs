@@ -1,5 +1,10 @@
 //! Moves the parts of a block to their places in a unit of a tile, and back.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+
 /// Rows of a tile.
 pub const TILE_ROWS: usize = alight_types::packed::TILE_ROWS as usize;
 
