@@ -1,8 +1,8 @@
 //! Activations of feed-forward layers: `gate = activation(gate) * up`, or `x = activation(x)` where there is no gate.
 //!
-//! The SIMD levels use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4 ulp for `x >
+//! With exp of `lanes` (within 1 ulp) SiLU is within 4 ulp for `x > -87`; GELU within 4 ulp for `x >
 //! -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is amplified while the result
-//! vanishes. Where their exp would be subnormal (SiLU below -87, GELU below -10), they are 0. Infinities yield the
+//! vanishes. Where exp would be subnormal (SiLU below -87, GELU below -10), they are 0. Infinities yield the
 //! limits, NaN stays NaN.
 
 use crate::Isa;
@@ -11,7 +11,7 @@ use crate::lanes::{self, Binary, Lanes, Unary, by_level};
 /// `gate = silu(gate) * up`, `silu(x) = x / (1 + exp(-x))`. Panics on different lengths.
 pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up lengths");
-    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), silu_mul_scalar, silu_mul_lanes)
+    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), silu_mul_lanes)
 }
 
 /// `gate = gelu(gate) * up` with the tanh form of GELU, `gelu(x) = x/2 · (1 + tanh(u))`,
@@ -19,29 +19,29 @@ pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
 /// does not cancel. Panics on different lengths.
 pub fn gelu_tanh_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up lengths");
-    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), gelu_mul_scalar, gelu_mul_lanes)
+    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), gelu_mul_lanes)
 }
 
 /// `x = silu(x)`, as in [`silu_mul`].
 pub fn silu(isa: Isa, x: &mut [f32]) {
-    by_level!(isa, (x: &mut [f32]) -> (), silu_scalar, silu_lanes)
+    by_level!(isa, (x: &mut [f32]) -> (), silu_lanes)
 }
 
 /// `x = gelu(x)`, as in [`gelu_tanh_mul`].
 pub fn gelu_tanh(isa: Isa, x: &mut [f32]) {
-    by_level!(isa, (x: &mut [f32]) -> (), gelu_scalar, gelu_lanes)
+    by_level!(isa, (x: &mut [f32]) -> (), gelu_lanes)
 }
 
 /// `x = max(x, 0)²`. NaN stays NaN.
 pub fn relu_squared(isa: Isa, x: &mut [f32]) {
-    by_level!(isa, (x: &mut [f32]) -> (), relu_squared_scalar, relu_squared_lanes)
+    by_level!(isa, (x: &mut [f32]) -> (), relu_squared_lanes)
 }
 
 /// `gate = g · sigmoid(1.702 g) · (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to ±7, as in gpt-oss. Panics
 /// on different lengths.
 pub fn clamped_silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up lengths");
-    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), clamped_mul_scalar, clamped_mul_lanes)
+    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), clamped_mul_lanes)
 }
 
 /// gpt-oss's clamp, and the slope of its sigmoid.
@@ -51,13 +51,7 @@ const SLOPE: f32 = 1.702;
 /// `gate = sigmoid(gate) * x`, `sigmoid(x) = 1 / (1 + exp(-x))`. Panics on different lengths.
 pub fn sigmoid_mul(isa: Isa, gate: &mut [f32], x: &[f32]) {
     assert_eq!(gate.len(), x.len(), "gate and input lengths");
-    by_level!(isa, (gate: &mut [f32], x: &[f32]) -> (), sigmoid_mul_scalar, sigmoid_mul_lanes)
-}
-
-fn sigmoid_mul_scalar(gate: &mut [f32], x: &[f32]) {
-    for (g, x) in gate.iter_mut().zip(x) {
-        *g = times_sigmoid(1.0, *g) * x;
-    }
+    by_level!(isa, (gate: &mut [f32], x: &[f32]) -> (), sigmoid_mul_lanes)
 }
 
 #[derive(Clone, Copy)]
@@ -75,51 +69,6 @@ impl Binary for SigmoidMul {
 unsafe fn sigmoid_mul_lanes<S: Lanes>(gate: &mut [f32], x: &[f32]) {
     // SAFETY: the caller vouches for the features and for equal lengths.
     unsafe { lanes::zip::<S>(gate, x, SigmoidMul) }
-}
-
-/// `x / (1 + e^-v)` for `v` of the sign of `x`, or for `x` = 1.
-fn times_sigmoid(x: f32, v: f32) -> f32 {
-    let z = (-v.abs()).exp();
-    // Below zero as x z / (1 + z), which cannot overflow. -infinity must not meet z = 0.
-    if v < 0.0 { x.max(f32::MIN) * z / (1.0 + z) } else { x / (1.0 + z) }
-}
-
-fn silu_mul_scalar(gate: &mut [f32], up: &[f32]) {
-    for (g, u) in gate.iter_mut().zip(up) {
-        *g = times_sigmoid(*g, *g) * u;
-    }
-}
-
-fn silu_scalar(x: &mut [f32]) {
-    x.iter_mut().for_each(|x| *x = times_sigmoid(*x, *x));
-}
-
-fn gelu(x: f32) -> f32 {
-    let twice_u = 1.595_769 * x * (1.0 + 0.044715 * x * x);
-    times_sigmoid(x, twice_u)
-}
-
-fn gelu_mul_scalar(gate: &mut [f32], up: &[f32]) {
-    for (g, u) in gate.iter_mut().zip(up) {
-        *g = gelu(*g) * u;
-    }
-}
-
-fn gelu_scalar(x: &mut [f32]) {
-    x.iter_mut().for_each(|x| *x = gelu(*x));
-}
-
-fn relu_squared_scalar(x: &mut [f32]) {
-    // Not by `max`, which would turn NaN into a number.
-    x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x * *x });
-}
-
-fn clamped_mul_scalar(gate: &mut [f32], up: &[f32]) {
-    for (g, u) in gate.iter_mut().zip(up) {
-        // Not by `min`, which would turn NaN into a number.
-        let x = if *g > CLAMP { CLAMP } else { *g };
-        *g = times_sigmoid(x, SLOPE * x) * (u.clamp(-CLAMP, CLAMP) + 1.0);
-    }
 }
 
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 //!
 //! The scalar functions are exact on every bit pattern, including subnormals and NaN. Narrowing rounds to nearest, ties to
 //! even, and overflows to infinity. A NaN stays a NaN, becomes quiet and keeps its sign and the upper bits of its payload;
-//! f16 behaves like the F16C instructions, so that the SIMD levels agree bit for bit.
+//! f16 behaves like the F16C instructions, so that all levels agree bit for bit.
 
 use crate::Isa;
 use crate::lanes::{Lanes, by_level};
@@ -75,27 +75,19 @@ pub const fn f32_to_bf16(value: f32) -> u16 {
 /// Applies [`f16_to_f32`] to every element. Panics on different lengths.
 pub fn widen_f16(isa: Isa, from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
-    by_level!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_scalar, widen_lanes)
+    by_level!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_lanes)
 }
 
 /// Applies [`f32_to_f16`] to every element. Panics on different lengths.
 pub fn narrow_f16(isa: Isa, from: &[f32], to: &mut [u16]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
-    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
+    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_lanes)
 }
 
 /// Applies [`bf16_to_f32`] to every element (compilers vectorise the plain loop). Panics on different lengths.
 pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
     from.iter().zip(to).for_each(|(&x, y)| *y = bf16_to_f32(x));
-}
-
-fn widen_scalar(from: &[u16], to: &mut [f32]) {
-    from.iter().zip(to).for_each(|(&x, y)| *y = f16_to_f32(x));
-}
-
-fn narrow_scalar(from: &[f32], to: &mut [u16]) {
-    from.iter().zip(to).for_each(|(&x, y)| *y = f32_to_f16(x));
 }
 
 #[inline(always)]

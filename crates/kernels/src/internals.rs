@@ -3,10 +3,10 @@
 use crate::Isa;
 use crate::lanes::{self, Lanes, Unary, by_level};
 
-/// `x = e^x`, as computed by the SIMD levels: for any `x`, or in the form for negative ones.
+/// `x = e^x`, as all kernels compute it: for any `x`, or in the form for negative ones.
 pub fn exp(isa: Isa, negative: bool, x: &mut [f32]) {
     let f = Exp { negative };
-    by_level!(isa, (x: &mut [f32], f: Exp) -> (), exp_scalar, exp_lanes)
+    by_level!(isa, (x: &mut [f32], f: Exp) -> (), exp_lanes)
 }
 
 #[derive(Clone, Copy)]
@@ -22,14 +22,32 @@ impl Unary for Exp {
     }
 }
 
-fn exp_scalar(x: &mut [f32], _: Exp) {
-    x.iter_mut().for_each(|x| *x = x.exp());
-}
-
 #[inline(always)]
 unsafe fn exp_lanes<S: Lanes>(x: &mut [f32], f: Exp) {
     // SAFETY: the caller vouches for the features.
     unsafe { lanes::map::<S>(x, f) }
+}
+
+/// `a[i] · b[i] + c[i]`, rounded once. Panics on different lengths.
+pub fn fma(isa: Isa, a: &[f32], b: &[f32], c: &[f32]) -> Vec<f32> {
+    assert!(a.len() == b.len() && b.len() == c.len(), "lengths of factors and sums");
+    let mut out = vec![0.0; a.len()];
+    let sums = &mut out[..];
+    by_level!(isa, (a: &[f32], b: &[f32], c: &[f32], sums: &mut [f32]) -> (), fma_lanes);
+    out
+}
+
+#[inline(always)]
+unsafe fn fma_lanes<S: Lanes>(a: &[f32], b: &[f32], c: &[f32], sums: &mut [f32]) {
+    for i in (0..sums.len()).step_by(S::N) {
+        let n = S::N.min(sums.len() - i);
+        // SAFETY: n elements follow in all; the caller vouches for the features.
+        unsafe {
+            let load = |x: &[f32]| lanes::load_up_to::<S>(x.as_ptr().add(i), n);
+            let (to, sum) = (sums.as_mut_ptr().add(i), S::fma(load(a), load(b), load(c)));
+            if n == S::N { S::store(to, sum) } else { S::store_n(to, sum, n) }
+        }
+    }
 }
 
 /// The hooks of a new type of blocks: Q2_0 with only its decoding, and all hooks derived from it.

@@ -8,7 +8,7 @@
 use std::f64::consts::PI;
 
 use crate::Isa;
-use crate::lanes::{Lanes, by_level};
+use crate::lanes::{Lanes, WIDEST, by_level};
 
 /// How elements of a head form pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct RopeParams {
 /// Returns YaRN's factor on cosines and sines: scores grow by its square, because attention over a longer context is
 /// flatter.
 pub fn yarn_magnitude(factor: f64) -> f64 {
-    1.0 + 0.1 * factor.ln().max(0.0)
+    1.0 + 0.1 * libm::log(factor).max(0.0)
 }
 
 /// Frequencies of the pairs, computed once.
@@ -87,7 +87,7 @@ impl RopeTable {
         assert!(dims.is_multiple_of(2), "an odd number of rotated elements: {dims}");
         let mut magnitude = 1.0;
         let mut frequencies: Vec<f64> =
-            (0..dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims as f64)).collect();
+            (0..dims / 2).map(|i| libm::pow(base, -2.0 * i as f64 / dims as f64)).collect();
         match scaling {
             RopeScaling::None => {}
             RopeScaling::Linear { factor } => {
@@ -115,8 +115,8 @@ impl RopeTable {
                 }
                 // Returns the pair that makes this many turns over the training context.
                 let pair = |turns: f32| {
-                    dims as f64 * (orig_ctx as f64 / (turns as f64 * 2.0 * PI)).ln()
-                        / (2.0 * base.ln())
+                    dims as f64 * libm::log(orig_ctx as f64 / (turns as f64 * 2.0 * PI))
+                        / (2.0 * libm::log(base))
                 };
                 let low = pair(beta_fast).floor().max(0.0);
                 let high = pair(beta_slow).ceil().min(dims as f64 - 1.0);
@@ -151,7 +151,7 @@ impl RopeTable {
         assert_eq!(cos.len(), self.pairs(), "cosines");
         assert_eq!(sin.len(), self.pairs(), "sines");
         for ((f, c), s) in self.frequencies.iter().zip(cos).zip(sin) {
-            let (sine, cosine) = (pos as f64 * f).sin_cos();
+            let (sine, cosine) = libm::sincos(pos as f64 * f);
             *c = (cosine * self.magnitude) as f32;
             *s = (sine * self.magnitude) as f32;
         }
@@ -168,32 +168,13 @@ pub fn rope_apply(isa: Isa, x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Ro
         RopePairing::Interleaved => by_level!(
             isa,
             (x: &mut [f32], cos: &[f32], sin: &[f32]) -> (),
-            interleaved_scalar,
             interleaved_lanes
         ),
         RopePairing::NeoX => by_level!(
             isa,
             (x: &mut [f32], cos: &[f32], sin: &[f32]) -> (),
-            halves_scalar,
             halves_lanes
         ),
-    }
-}
-
-fn interleaved_scalar(x: &mut [f32], cos: &[f32], sin: &[f32]) {
-    for ((pair, c), s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
-        let (a, b) = (pair[0], pair[1]);
-        pair[0] = a * c - b * s;
-        pair[1] = a * s + b * c;
-    }
-}
-
-fn halves_scalar(x: &mut [f32], cos: &[f32], sin: &[f32]) {
-    let (first, second) = x.split_at_mut(cos.len());
-    for (((x, y), c), s) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-        let (a, b) = (*x, *y);
-        *x = a * c - b * s;
-        *y = a * s + b * c;
     }
 }
 
@@ -209,7 +190,22 @@ unsafe fn interleaved_lanes<S: Lanes>(x: &mut [f32], cos: &[f32], sin: &[f32]) {
             S::store(p, S::rotate_pairs(S::load(p), cos, sin));
         }
     }
-    interleaved_scalar(&mut x[whole..], &cos[whole / 2..], &sin[whole / 2..]);
+    let (rest, cos, sin) = (&mut x[whole..], &cos[whole / 2..], &sin[whole / 2..]);
+    if !rest.is_empty() {
+        let (mut lanes, mut angles) = ([0.0; WIDEST], [[0.0; WIDEST / 2]; 2]);
+        lanes[..rest.len()].copy_from_slice(rest);
+        angles[0][..cos.len()].copy_from_slice(cos);
+        angles[1][..sin.len()].copy_from_slice(sin);
+        // SAFETY: no vector has more lanes; the caller vouches for the features.
+        unsafe {
+            let v = S::load(lanes.as_ptr());
+            S::store(
+                lanes.as_mut_ptr(),
+                S::rotate_pairs(v, angles[0].as_ptr(), angles[1].as_ptr()),
+            );
+        }
+        rest.copy_from_slice(&lanes[..rest.len()]);
+    }
 }
 
 #[inline(always)]

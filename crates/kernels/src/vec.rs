@@ -6,7 +6,7 @@ use crate::lanes::{self, Binary, Lanes, Unary, by_level};
 /// `x += y`. Panics on different lengths.
 pub fn add_assign(isa: Isa, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "lengths of a sum");
-    by_level!(isa, (x: &mut [f32], y: &[f32]) -> (), add_assign_scalar, add_assign_lanes)
+    by_level!(isa, (x: &mut [f32], y: &[f32]) -> (), add_assign_lanes)
 }
 
 /// `x += s · y`. Panics on different lengths.
@@ -15,80 +15,41 @@ pub fn add_times(isa: Isa, x: &mut [f32], y: &[f32], s: f32) {
     by_level!(
         isa,
         (x: &mut [f32], y: &[f32], s: f32) -> (),
-        add_times_scalar,
         add_times_lanes
     )
 }
 
 /// `x *= s`.
 pub fn scale(isa: Isa, x: &mut [f32], s: f32) {
-    by_level!(isa, (x: &mut [f32], s: f32) -> (), scale_scalar, scale_lanes)
+    by_level!(isa, (x: &mut [f32], s: f32) -> (), scale_lanes)
 }
 
 /// `x = cap * tanh(x / cap)`; tanh within 1.5 ulp.
 pub fn softcap(isa: Isa, x: &mut [f32], cap: f32) {
-    by_level!(isa, (x: &mut [f32], cap: f32) -> (), softcap_scalar, softcap_lanes)
+    by_level!(isa, (x: &mut [f32], cap: f32) -> (), softcap_lanes)
 }
 
 /// `Σ x[i] y[i]` in f32. Panics on different lengths.
 pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
     assert_eq!(x.len(), y.len(), "lengths of a dot product");
-    by_level!(isa, (x: &[f32], y: &[f32]) -> f32, dot_scalar, dot_lanes)
+    by_level!(isa, (x: &[f32], y: &[f32]) -> f32, dot_lanes)
 }
 
 /// Returns the index of the largest element, the first of equals; NaN is never chosen; 0 if there
 /// is nothing above -infinity.
 pub fn argmax(isa: Isa, x: &[f32]) -> usize {
-    let max = by_level!(isa, (x: &[f32]) -> f32, largest_scalar, largest_lanes);
+    let max = by_level!(isa, (x: &[f32]) -> f32, largest_lanes);
     x.iter().position(|&v| v == max).unwrap_or(0)
 }
 
 /// Makes infinite elements NaN, and leaves the others as they are.
 pub(crate) fn infinite_to_nan(isa: Isa, x: &mut [f32]) {
-    by_level!(isa, (x: &mut [f32]) -> (), infinite_to_nan_scalar, infinite_to_nan_lanes)
+    by_level!(isa, (x: &mut [f32]) -> (), infinite_to_nan_lanes)
 }
 
 /// The square root of a sum of squares, or of their mean; NaN if the sum has overflowed: a number divided by an infinite root would be 0.
 pub fn root_of_squares(sum: f32) -> f32 {
     if sum < f32::INFINITY { sum.sqrt() } else { f32::NAN }
-}
-
-fn add_assign_scalar(x: &mut [f32], y: &[f32]) {
-    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-}
-
-fn add_times_scalar(x: &mut [f32], y: &[f32], s: f32) {
-    x.iter_mut().zip(y).for_each(|(x, y)| *x += s * y);
-}
-
-fn scale_scalar(x: &mut [f32], s: f32) {
-    x.iter_mut().for_each(|x| *x *= s);
-}
-
-fn infinite_to_nan_scalar(x: &mut [f32]) {
-    // ∞ · 0 is NaN, and adding a zero of its own sign to a number changes no bit.
-    x.iter_mut().for_each(|x| *x += *x * 0.0);
-}
-
-fn softcap_scalar(x: &mut [f32], cap: f32) {
-    x.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
-}
-
-fn dot_scalar(x: &[f32], y: &[f32]) -> f32 {
-    // Eight sums: shorter chains of additions, in a form that compilers vectorise.
-    let mut sums = [0f32; 8];
-    let (xs, ys) = (x.chunks_exact(8), y.chunks_exact(8));
-    let tail: f32 = xs.remainder().iter().zip(ys.remainder()).map(|(a, b)| a * b).sum();
-    for (x, y) in xs.zip(ys) {
-        for ((s, x), y) in sums.iter_mut().zip(x).zip(y) {
-            *s += x * y;
-        }
-    }
-    sums.iter().sum::<f32>() + tail
-}
-
-fn largest_scalar(x: &[f32]) -> f32 {
-    x.iter().fold(f32::NEG_INFINITY, |m, &v| m.max(v))
 }
 
 #[derive(Clone, Copy)]
@@ -102,7 +63,7 @@ impl Binary for Add {
     }
 }
 
-/// As [`infinite_to_nan_scalar`].
+/// ∞ · 0 is NaN, and adding a zero of its own sign to a number changes no bit.
 #[derive(Clone, Copy)]
 struct InfiniteToNan;
 

@@ -1,4 +1,4 @@
-//! Attention against a float64 oracle, every SIMD level, random shapes, windows and splits.
+//! Attention against a float64 oracle, random shapes, windows and splits; and the same bits at every SIMD level.
 
 use alight_kernels::attention::{
     Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
@@ -8,7 +8,7 @@ use alight_kernels::attention::{
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
 
-use crate::common::Rng;
+use crate::common::{Rng, at_all_levels};
 
 struct Case {
     shape: KvShape,
@@ -41,7 +41,7 @@ fn stored(ty: KvType, x: &[f32]) -> Vec<f32> {
 }
 
 impl Case {
-    fn new(rng: &mut Rng, isa: Isa, k_dim: usize, v_dim: usize, group: usize, max: usize) -> Case {
+    fn new(rng: &mut Rng, k_dim: usize, v_dim: usize, group: usize, max: usize) -> Case {
         let filled = rng.range(1, max);
         let shape = KvShape {
             kv_heads: rng.range(1, 4),
@@ -80,7 +80,7 @@ impl Case {
         for pos in 0..filled {
             let key = rng.normals(shape.kv_heads * k_dim);
             let value = rng.normals(shape.kv_heads * shape.stored_v_dim());
-            kv_store(isa, &shape, &mut k, &mut v, pos, &key, &value);
+            kv_store(Isa::best(), &shape, &mut k, &mut v, pos, &key, &value);
             let key = stored(shape.ty, &key);
             let begins = |key: &[f32]| key[..v_dim].to_vec();
             values.push(match shape.shared {
@@ -144,16 +144,16 @@ impl Case {
         5e-6 * (1.0 + (self.params.scale * (self.shape.k_dim as f32).sqrt()) as f64)
     }
 
+    fn name(&self, what: &str) -> String {
+        let Case { shape, params, group, filled, .. } = self;
+        format!("{what}: {shape:?} {params:?} group {group} filled {filled}")
+    }
+
     fn assert_close(&self, what: &str, found: &[f32], expected: &[f64]) {
         for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
-            assert!(
-                (f as f64 - e).abs() <= self.tolerance(),
-                "{what}: {:?} {:?} group {} filled {}: [{i}] found {f}, expected {e}",
-                self.shape,
-                self.params,
-                self.group,
-                self.filled
-            );
+            let what = self.name(what);
+            let error = (f as f64 - e).abs();
+            assert!(error <= self.tolerance(), "{what}: [{i}] found {f}, expected {e}");
         }
     }
 }
@@ -162,46 +162,41 @@ const DIMS: [usize; 9] = [32, 40, 64, 80, 96, 128, 256, 24, 7];
 
 #[test]
 fn partials_of_any_split_merge_to_the_exact_attention() {
-    for isa in Isa::available() {
-        let mut rng = Rng(1);
-        for round in 0..120 {
-            let k_dim = DIMS[round % DIMS.len()];
-            let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
-            let group = rng.range(1, 17);
-            let case = Case::new(&mut rng, isa, k_dim, v_dim, group, 400);
-            let limits = AttentionLimits { rows: group, k_dim, v_dim };
-            let mut scratch = AttentionScratch::new(limits);
-            for kv_head in 0..case.shape.kv_heads {
-                let pos = rng.range(0, case.filled);
-                let q = rng.normals(group * k_dim);
-                let one = partial_len(group, v_dim);
+    let mut rng = Rng(1);
+    for round in 0..120 {
+        let k_dim = DIMS[round % DIMS.len()];
+        let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
+        let group = rng.range(1, 17);
+        let case = Case::new(&mut rng, k_dim, v_dim, group, 400);
+        for kv_head in 0..case.shape.kv_heads {
+            let pos = rng.range(0, case.filled);
+            let q = rng.normals(group * k_dim);
+            let mut ranges = Vec::new();
+            let mut start = 0;
+            while start <= pos {
+                let end = (start + rng.range(1, 200)).min(case.shape.capacity);
+                ranges.push(start..end);
+                start = end;
+            }
+            let out = at_all_levels(&case.name("partial"), |isa| {
+                let limits = AttentionLimits { rows: group, k_dim, v_dim };
+                let mut scratch = AttentionScratch::new(limits);
                 let mut partials = Vec::new();
-                let mut start = 0;
-                while start <= pos {
-                    let end = (start + rng.range(1, 200)).min(case.shape.capacity);
-                    let mut partial = vec![f32::NAN; one];
-                    attend_partial(
-                        isa,
-                        &Partial {
-                            params: &case.params,
-                            cache: &case.cache(),
-                            kv_head,
-                            q: &q,
-                            pos,
-                            keys: start..end,
-                        },
-                        &mut partial,
-                        &mut scratch,
-                    );
+                for keys in ranges.iter().cloned() {
+                    let mut partial = vec![f32::NAN; partial_len(group, v_dim)];
+                    let (params, cache, q) = (&case.params, &case.cache(), &q);
+                    let call = Partial { params, cache, kv_head, q, pos, keys };
+                    attend_partial(isa, &call, &mut partial, &mut scratch);
                     partials.extend(partial);
-                    start = end;
                 }
                 let mut out = vec![f32::NAN; group * v_dim];
                 attend_merge(isa, v_dim, group, &partials, case.sinks_of(kv_head), &mut out);
-                for (i, (q, out)) in q.chunks(k_dim).zip(out.chunks(v_dim)).enumerate() {
-                    let expected = case.oracle(kv_head * group + i, q, pos, pos + 1);
-                    case.assert_close(&format!("{isa} partial"), out, &expected);
-                }
+                out.extend(partials);
+                out
+            });
+            for (i, (q, out)) in q.chunks(k_dim).zip(out.chunks(v_dim)).enumerate() {
+                let expected = case.oracle(kv_head * group + i, q, pos, pos + 1);
+                case.assert_close("partial", out, &expected);
             }
         }
     }
@@ -209,31 +204,31 @@ fn partials_of_any_split_merge_to_the_exact_attention() {
 
 #[test]
 fn tiles_give_the_exact_attention_and_touch_nothing_else() {
-    for isa in Isa::available() {
-        let mut rng = Rng(2);
-        for round in 0..60 {
-            let k_dim = DIMS[round % DIMS.len()];
-            let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
-            let group = rng.range(1, 9);
-            let case = Case::new(&mut rng, isa, k_dim, v_dim, group, 300);
-            let batch = rng.range(1, case.filled.min(70) + 1);
-            let first_pos = case.filled - batch;
-            let n_heads = group * case.shape.kv_heads;
-            let q_stride = n_heads * k_dim + rng.range(0, 3) * 5;
-            let o_stride = n_heads * v_dim + rng.range(0, 3) * 5;
-            let q = rng.normals(batch * q_stride);
-            let tile = rng.range(1, 40);
+    let mut rng = Rng(2);
+    for round in 0..60 {
+        let k_dim = DIMS[round % DIMS.len()];
+        let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
+        let group = rng.range(1, 9);
+        let case = Case::new(&mut rng, k_dim, v_dim, group, 300);
+        let batch = rng.range(1, case.filled.min(70) + 1);
+        let first_pos = case.filled - batch;
+        let n_heads = group * case.shape.kv_heads;
+        let q_stride = n_heads * k_dim + rng.range(0, 3) * 5;
+        let o_stride = n_heads * v_dim + rng.range(0, 3) * 5;
+        let q = rng.normals(batch * q_stride);
+        let tile = rng.range(1, 40);
+        // Groups of tokens that see each other, between tokens that see nothing after themselves.
+        let mut ends = Vec::new();
+        while ends.len() < batch {
+            let len = rng.pick(&[1, 1, 2, 13, 40]).min(batch - ends.len());
+            ends.extend(vec![first_pos + ends.len() + len; len]);
+        }
+        let ahead = rng.pick(&[Ahead::Nothing, Ahead::To(case.filled), Ahead::Each(&ends)]);
+        let data = at_all_levels(&case.name("tile"), |isa| {
             let limits = AttentionLimits { rows: tile * group, k_dim, v_dim };
             let mut scratch = AttentionScratch::new(limits);
             let mut data = vec![7.5; batch * o_stride];
             let mut out = HeadsOut::new(&mut data, o_stride);
-            // Groups of tokens that see each other, between tokens that see nothing after themselves.
-            let mut ends = Vec::new();
-            while ends.len() < batch {
-                let len = rng.pick(&[1, 1, 2, 13, 40]).min(batch - ends.len());
-                ends.extend(vec![first_pos + ends.len() + len; len]);
-            }
-            let ahead = rng.pick(&[Ahead::Nothing, Ahead::To(case.filled), Ahead::Each(&ends)]);
             for kv_head in 0..case.shape.kv_heads {
                 for start in (0..batch).step_by(tile) {
                     attend_tile(
@@ -254,21 +249,22 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
                     );
                 }
             }
-            for t in 0..batch {
-                for h in 0..n_heads {
-                    let end = match ahead {
-                        Ahead::Nothing => first_pos + t + 1,
-                        Ahead::To(end) => end,
-                        Ahead::Each(ends) => ends[t],
-                    };
-                    let q = &q[t * q_stride + h * k_dim..][..k_dim];
-                    let expected = case.oracle(h, q, first_pos + t, end);
-                    let found = &data[t * o_stride + h * v_dim..][..v_dim];
-                    case.assert_close(&format!("{isa} tile, token {t} head {h}"), found, &expected);
-                }
-                let gap = &data[t * o_stride + n_heads * v_dim..(t + 1) * o_stride];
-                assert!(gap.iter().all(|&x| x == 7.5), "written outside of the rows");
+            data
+        });
+        for t in 0..batch {
+            for h in 0..n_heads {
+                let end = match ahead {
+                    Ahead::Nothing => first_pos + t + 1,
+                    Ahead::To(end) => end,
+                    Ahead::Each(ends) => ends[t],
+                };
+                let q = &q[t * q_stride + h * k_dim..][..k_dim];
+                let expected = case.oracle(h, q, first_pos + t, end);
+                let found = &data[t * o_stride + h * v_dim..][..v_dim];
+                case.assert_close(&format!("tile, token {t} head {h}"), found, &expected);
             }
+            let gap = &data[t * o_stride + n_heads * v_dim..(t + 1) * o_stride];
+            assert!(gap.iter().all(|&x| x == 7.5), "written outside of the rows");
         }
     }
 }

@@ -31,17 +31,23 @@ fn columns(w: &Matrix<'_>, isa: Isa, at_once: bool) -> Vec<f32> {
 
 fn check(w: &Matrix<'_>, weights: &[f32]) {
     let (rows, cols) = (w.rows(), w.cols());
+    let portable = [false, true].map(|at_once| columns(w, Isa::SCALAR, at_once));
     for isa in levels() {
         for at_once in [false, true] {
             // Products of prompts with AMX round weights to bf16.
             let bf16 = at_once && isa.level() == SimdLevel::Amx;
-            for (i, y) in columns(w, isa, at_once).into_iter().enumerate() {
+            let found = columns(w, isa, at_once);
+            let bits = |y: &[f32]| -> Vec<u32> { y.iter().map(|y| y.to_bits()).collect() };
+            let (ty, layout) = (w.weight_type(), w.layout());
+            let same = bf16 || bits(&found) == bits(&portable[usize::from(at_once)]);
+            assert!(same, "{ty} {layout:?} {isa}, at once: {at_once}, {cols} columns");
+            for (i, y) in found.into_iter().enumerate() {
                 let (k, r) = (i / rows, i % rows);
                 // A weight is a scale times a code and an offset, which may cancel: of the size of what is near.
                 let near = &weights[r * cols + k / 32 * 32..][..32];
                 let size = near.iter().fold(0f32, |max, w| max.max(w.abs()));
                 let bound = size * if bf16 { 1.0 / 64.0 } else { 2e-5 };
-                let (ty, layout, weight) = (w.weight_type(), w.layout(), weights[r * cols + k]);
+                let weight = weights[r * cols + k];
                 assert!(
                     (y - weight).abs() <= bound,
                     "{ty} {layout:?} {isa}, at once: {at_once}, {cols} columns, row {r} column {k}: {y}, not {weight}"

@@ -1,8 +1,8 @@
-//! Norm, rope, gates, softmax and vector operations against float64, every SIMD level, every tail.
+//! Norm, rope, gates, softmax and vector operations against float64, every tail; and the same bits at every SIMD level.
 
 use alight_kernels::Isa;
 use alight_kernels::gate::{
-    clamped_silu_mul, gelu_tanh, gelu_tanh_mul, relu_squared, silu, silu_mul,
+    clamped_silu_mul, gelu_tanh, gelu_tanh_mul, relu_squared, sigmoid_mul, silu, silu_mul,
 };
 use alight_kernels::norm::{center, rms_norm, rms_norm_in_place};
 use alight_kernels::rope::{
@@ -11,18 +11,16 @@ use alight_kernels::rope::{
 use alight_kernels::softmax::softmax;
 use alight_kernels::vec::{add_assign, add_times, argmax, dot, scale, softcap};
 
-use crate::common::Rng;
+use crate::common::{Rng, at_all_levels, changed_at_all_levels};
 
 /// The smallest normal number, rounded up: exp may be 0 where it is below.
 const MIN_NORMAL: f64 = 1.18e-38;
 
-/// Calls `test(isa, rng, n)` with every length to 70 and some larger.
-fn lengths(mut test: impl FnMut(Isa, &mut Rng, usize)) {
-    for isa in Isa::available() {
-        let mut rng = Rng(7);
-        for n in (1..70).chain([127, 576, 640, 1536, 2049, 6144]) {
-            test(isa, &mut rng, n);
-        }
+/// Calls `test(rng, n)` with every length to 70 and some larger.
+fn lengths(mut test: impl FnMut(&mut Rng, usize)) {
+    let mut rng = Rng(7);
+    for n in (1..70).chain([127, 576, 640, 1536, 2049, 6144]) {
+        test(&mut rng, n);
     }
 }
 
@@ -41,95 +39,112 @@ fn close(
 
 #[test]
 fn rms_norm_is_exact_to_1e_6() {
-    lengths(|isa, rng, n| {
+    lengths(|rng, n| {
         let size = rng.pick(&[1e-3, 1.0, 1e4]);
         let x: Vec<f32> = rng.normals(n).iter().map(|x| x * size).collect();
         let w = rng.normals(n);
         let eps = rng.pick(&[1e-6f32, 1e-5]);
         let mean = x.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / n as f64;
         let r = 1.0 / (mean + eps as f64).sqrt();
-        let exact = || x.iter().zip(&w).map(|(&x, &w)| x as f64 * r * w as f64);
-        let mut out = vec![f32::NAN; n];
-        rms_norm(isa, &x, &w, eps, &mut out);
-        close(&out, exact(), 1e-6, 0.0, &format!("{isa} norm of {n}"));
-        let mut y = x.clone();
-        rms_norm_in_place(isa, &mut y, &w, eps);
+        let exact = x.iter().zip(&w).map(|(&x, &w)| x as f64 * r * w as f64);
+        let what = format!("norm of {n}");
+        let out = at_all_levels(&what, |isa| {
+            let mut out = vec![f32::NAN; n];
+            rms_norm(isa, &x, &w, eps, &mut out);
+            out
+        });
+        close(&out, exact, 1e-6, 0.0, &what);
+        let y = changed_at_all_levels(&what, &x, |isa, y| rms_norm_in_place(isa, y, &w, eps));
         assert_eq!(y, out);
     });
 }
 
 #[test]
 fn center_takes_the_mean_away() {
-    lengths(|isa, rng, n| {
+    lengths(|rng, n| {
         let size = rng.pick(&[1e-3, 1.0, 1e4]);
         let x: Vec<f32> = rng.normals(n).iter().map(|x| (x + 3.0) * size).collect();
         let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
-        let mut out = x.clone();
-        center(isa, &mut out);
+        let what = format!("center of {n}");
+        let out = changed_at_all_levels(&what, &x, center);
         let exact = x.iter().map(|&x| f64::from(x) - mean);
-        close(&out, exact, 0.0, 3e-6 * f64::from(size), &format!("{isa} center of {n}"));
+        close(&out, exact, 0.0, 3e-6 * f64::from(size), &what);
     });
 }
 
 #[test]
 fn activations_without_a_gate_are_gates_of_ones() {
-    lengths(|isa, rng, n| {
+    lengths(|rng, n| {
         let x: Vec<f32> = rng.normals(n).iter().map(|x| x * 4.0).collect();
         let ones = vec![1.0; n];
-        let of = |f: fn(Isa, &mut [f32])| {
-            let mut z = x.clone();
-            f(isa, &mut z);
-            z
-        };
+        let of = |f: fn(Isa, &mut [f32])| changed_at_all_levels("without a gate", &x, f);
         let gated = |f: fn(Isa, &mut [f32], &[f32])| {
-            let mut z = x.clone();
-            f(isa, &mut z, &ones);
-            z
+            changed_at_all_levels("with a gate", &x, |isa, x| f(isa, x, &ones))
         };
-        assert_eq!(of(silu), gated(silu_mul), "{isa} silu of {n}");
-        assert_eq!(of(gelu_tanh), gated(gelu_tanh_mul), "{isa} gelu of {n}");
+        assert_eq!(of(silu), gated(silu_mul), "silu of {n}");
+        assert_eq!(of(gelu_tanh), gated(gelu_tanh_mul), "gelu of {n}");
         let exact: Vec<f32> = x.iter().map(|x| x.max(0.0) * x.max(0.0)).collect();
-        assert_eq!(of(relu_squared), exact, "{isa} relu² of {n}");
+        assert_eq!(of(relu_squared), exact, "relu² of {n}");
     });
-    for isa in Isa::available() {
-        let mut x = vec![f32::NAN; 20];
-        relu_squared(isa, &mut x);
-        assert!(x.iter().all(|x| x.is_nan()), "{isa}");
-    }
+    let x = changed_at_all_levels("relu² of NaN", &[f32::NAN; 20], relu_squared);
+    assert!(x.iter().all(|x| x.is_nan()), "{x:?}");
 }
 
 #[test]
 fn vector_operations_match_float64() {
-    lengths(|isa, rng, n| {
+    lengths(|rng, n| {
         let (x, y) = (rng.normals(n), rng.normals(n));
-        let mut z = x.clone();
-        let (mut w, exact) =
-            (x.clone(), x.iter().zip(&y).map(|(&x, &y)| x as f64 + 0.3f32 as f64 * y as f64));
-        add_times(isa, &mut w, &y, 0.3);
-        close(&w, exact, 1e-6, 1e-6, &format!("{isa} add_times"));
-        add_assign(isa, &mut z, &y);
+        let exact = x.iter().zip(&y).map(|(&x, &y)| x as f64 + 0.3f32 as f64 * y as f64);
+        let w = changed_at_all_levels("add_times", &x, |isa, x| add_times(isa, x, &y, 0.3));
+        close(&w, exact, 1e-6, 1e-6, "add_times");
+        let z = changed_at_all_levels("sum", &x, |isa, x| add_assign(isa, x, &y));
         let exact: Vec<f32> = x.iter().zip(&y).map(|(a, b)| a + b).collect();
-        assert_eq!(z, exact, "{isa} sum of {n}");
-        let mut z = x.clone();
-        scale(isa, &mut z, 3.7);
-        assert_eq!(z, x.iter().map(|x| x * 3.7).collect::<Vec<_>>(), "{isa}");
+        assert_eq!(z, exact, "sum of {n}");
+        let z = changed_at_all_levels("scale", &x, |isa, x| scale(isa, x, 3.7));
+        assert_eq!(z, x.iter().map(|x| x * 3.7).collect::<Vec<_>>());
         let products = || x.iter().zip(&y).map(|(&a, &b)| a as f64 * b as f64);
         let size: f64 = products().map(f64::abs).sum();
-        let found = dot(isa, &x, &y) as f64;
+        let found = at_all_levels(&format!("dot of {n}"), |isa| vec![dot(isa, &x, &y)])[0] as f64;
         let error = (found - products().sum::<f64>()).abs();
-        assert!(error <= (n as f64 / 8.0 + 8.0) * 6e-8 * size, "{isa} dot of {n}: {error}");
+        assert!(error <= (n as f64 / 64.0 + 11.0) * 6e-8 * size, "dot of {n}: {error}");
         let cap = rng.pick(&[0.5f32, 30.0]);
-        let mut z: Vec<f32> = x.iter().map(|x| x * 20.0).collect();
+        let z: Vec<f32> = x.iter().map(|x| x * 20.0).collect();
         let exact: Vec<f64> =
             z.iter().map(|&z| cap as f64 * (z as f64 / cap as f64).tanh()).collect();
-        softcap(isa, &mut z, cap);
-        close(&z, exact.into_iter(), 5e-7, 0.0, &format!("{isa} softcap"));
+        let z = changed_at_all_levels("softcap", &z, |isa, z| softcap(isa, z, cap));
+        close(&z, exact.into_iter(), 5e-7, 0.0, "softcap");
+    });
+}
+
+/// The order in which 64 lanes are joined is a part of what these kernels compute.
+#[test]
+fn sums_are_joined_by_halves() {
+    lengths(|rng, n| {
+        let (x, y) = (rng.normals(n), rng.normals(n));
+        let mut lanes = [0f32; 64];
+        for (i, (x, y)) in x.iter().zip(&y).enumerate() {
+            let (in_64, in_16) = (n / 64 * 64, n / 16 * 16);
+            let lane = match i {
+                _ if i < in_64 => i % 64,
+                _ if i < in_16 => i % 16,
+                _ => 16 + i % 16,
+            };
+            lanes[lane] = x.mul_add(*y, lanes[lane]);
+        }
+        let four = |i: usize| (lanes[i] + lanes[16 + i]) + (lanes[32 + i] + lanes[48 + i]);
+        let mut joined: Vec<f32> = (0..16).map(four).collect();
+        while joined.len() > 1 {
+            let upper = joined.split_off(joined.len() / 2);
+            joined.iter_mut().zip(upper).for_each(|(sum, other)| *sum += other);
+        }
+        let found = at_all_levels(&format!("dot of {n}"), |isa| vec![dot(isa, &x, &y)]);
+        assert_eq!(found[0].to_bits(), joined[0].to_bits(), "dot of {n}");
     });
 }
 
 #[test]
 fn argmax_is_the_first_of_the_largest_and_never_nan() {
-    lengths(|isa, rng, n| {
+    lengths(|rng, n| {
         // Few different values, so that there are equals.
         let mut x: Vec<f32> = (0..n).map(|_| rng.range(0, 5) as f32).collect();
         if n > 3 {
@@ -142,7 +157,9 @@ fn argmax_is_the_first_of_the_largest_and_never_nan() {
                 best = Some(i);
             }
         }
-        assert_eq!(argmax(isa, &x), best.unwrap_or(0), "{isa} {x:?}");
+        for isa in Isa::available() {
+            assert_eq!(argmax(isa, &x), best.unwrap_or(0), "{isa} {x:?}");
+        }
     });
     for isa in Isa::available() {
         assert_eq!(argmax(isa, &[]), 0);
@@ -153,26 +170,27 @@ fn argmax_is_the_first_of_the_largest_and_never_nan() {
 
 #[test]
 fn gates_match_float64() {
-    lengths(|isa, rng, n| {
+    lengths(|rng, n| {
         let gate: Vec<f32> = rng.normals(n).iter().map(|x| x * 4.0).collect();
         let up = rng.normals(n);
-        let mut z = gate.clone();
-        silu_mul(isa, &mut z, &up);
+        let wide: Vec<f32> = up.iter().map(|x| x * 4.0).collect();
+        let gated = |what: &str, f: fn(Isa, &mut [f32], &[f32]), up: &[f32]| {
+            changed_at_all_levels(what, &gate, |isa, z| f(isa, z, up))
+        };
         let exact = gate.iter().zip(&up).map(|(&g, &u)| {
             let g = g as f64;
             g / (1.0 + (-g).exp()) * u as f64
         });
-        close(&z, exact, 6e-7, 0.0, &format!("{isa} silu"));
-        let mut z = gate.clone();
-        let wide: Vec<f32> = up.iter().map(|x| x * 4.0).collect();
-        clamped_silu_mul(isa, &mut z, &wide);
+        close(&gated("silu", silu_mul, &up), exact, 6e-7, 0.0, "silu");
+        let exact = gate.iter().zip(&up).map(|(&g, &u)| u as f64 / (1.0 + (-g as f64).exp()));
+        close(&gated("sigmoid", sigmoid_mul, &up), exact, 6e-7, 0.0, "sigmoid");
         let exact = gate.iter().zip(&wide).map(|(&g, &u)| {
             let (g, u) = ((g as f64).min(7.0), (u as f64).clamp(-7.0, 7.0));
             g / (1.0 + (-1.702 * g).exp()) * (u + 1.0)
         });
-        close(&z, exact, 2e-6, 1e-6, &format!("{isa} clamped silu"));
-        let mut z = gate.clone();
-        gelu_tanh_mul(isa, &mut z, &up);
+        let z = gated("clamped silu", clamped_silu_mul, &wide);
+        close(&z, exact, 2e-6, 1e-6, "clamped silu");
+        let z = gated("gelu", gelu_tanh_mul, &up);
         for ((&z, &g), &u) in z.iter().zip(&gate).zip(&up) {
             let g = g as f64;
             let v = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
@@ -181,28 +199,27 @@ fn gates_match_float64() {
             let relative = 2f64.powi(-21) * (1.0 + 2.0 * v.abs());
             let error = (z as f64 - exact).abs();
             let least = MIN_NORMAL * (g * u as f64).abs();
-            assert!(error <= relative * exact.abs() + least, "{isa} gelu({g}): {z}, not {exact}");
+            assert!(error <= relative * exact.abs() + least, "gelu({g}): {z}, not {exact}");
             assert!((exact - 0.5 * g * (1.0 + v.tanh()) * u as f64).abs() < 1e-13);
         }
     });
-    for isa in Isa::available() {
-        let mut z = [f32::NEG_INFINITY, -3e38, 0.0, f32::INFINITY, f32::NAN, 1.0];
-        clamped_silu_mul(isa, &mut z, &[2.0, 2.0, 2.0, f32::INFINITY, 2.0, f32::NAN]);
-        assert_eq!(z[..3], [0.0; 3], "{isa}");
-        assert!((z[3] - 56.0).abs() < 1e-3, "{isa}: {}", z[3]);
-        assert!(z[4].is_nan() && z[5].is_nan(), "{isa}");
-        for gate in [silu_mul, gelu_tanh_mul] {
-            let mut z = [f32::NEG_INFINITY, -3e38, 0.0, f32::INFINITY, f32::NAN];
-            gate(isa, &mut z, &[2.0; 5]);
-            assert_eq!(z[..4], [0.0, 0.0, 0.0, f32::INFINITY], "{isa}");
-            assert!(z[4].is_nan(), "{isa}");
-        }
+    let z = [f32::NEG_INFINITY, -3e38, 0.0, f32::INFINITY, f32::NAN, 1.0];
+    let up = [2.0, 2.0, 2.0, f32::INFINITY, 2.0, f32::NAN];
+    let z = changed_at_all_levels("clamped", &z, |isa, z| clamped_silu_mul(isa, z, &up));
+    assert_eq!(z[..3], [0.0; 3]);
+    assert!((z[3] - 56.0).abs() < 1e-3, "{}", z[3]);
+    assert!(z[4].is_nan() && z[5].is_nan(), "{z:?}");
+    for gate in [silu_mul, gelu_tanh_mul] {
+        let z = [f32::NEG_INFINITY, -3e38, 0.0, f32::INFINITY, f32::NAN];
+        let z = changed_at_all_levels("gate", &z, |isa, z| gate(isa, z, &[2.0; 5]));
+        assert_eq!(z[..4], [0.0, 0.0, 0.0, f32::INFINITY]);
+        assert!(z[4].is_nan());
     }
 }
 
 #[test]
 fn softmax_matches_float64() {
-    lengths(|isa, rng, n| {
+    lengths(|rng, n| {
         let spread = rng.pick(&[1.0, 30.0]);
         let mut x: Vec<f32> = rng.normals(n).iter().map(|x| x * spread + 1000.0).collect();
         if n > 5 {
@@ -211,51 +228,48 @@ fn softmax_matches_float64() {
         let max = x.iter().fold(f64::NEG_INFINITY, |m, &x| m.max(x as f64));
         let exps: Vec<f64> = x.iter().map(|&x| (x as f64 - max).exp()).collect();
         let sum: f64 = exps.iter().sum();
-        let mut z = x.clone();
-        softmax(isa, &mut z);
-        close(&z, exps.iter().map(|e| e / sum), 2e-6, MIN_NORMAL, &format!("{isa} softmax of {n}"));
+        let what = format!("softmax of {n}");
+        let z = changed_at_all_levels(&what, &x, softmax);
+        close(&z, exps.iter().map(|e| e / sum), 2e-6, MIN_NORMAL, &what);
         if n > 5 {
             assert_eq!(z[3], 0.0);
         }
         x[n - 1] = f32::NAN;
-        softmax(isa, &mut x);
-        assert!(x.iter().all(|x| x.is_nan()), "{isa}: NaN must not be hidden");
+        let z = changed_at_all_levels(&what, &x, softmax);
+        assert!(z.iter().all(|x| x.is_nan()), "NaN must not be hidden");
     });
-    for isa in Isa::available() {
-        softmax(isa, &mut []);
-    }
+    changed_at_all_levels("softmax of nothing", &[], softmax);
 }
 
 #[test]
 fn rope_rotates_as_defined() {
-    for isa in Isa::available() {
-        let mut rng = Rng(3);
-        for dims in (2..70).step_by(2).chain([80, 96, 128, 256]) {
-            let params = RopeParams { dims, base: 10000.0, scaling: RopeScaling::None };
-            let table = RopeTable::new(&params);
-            let pairs = dims / 2;
-            let (mut cos, mut sin) = (vec![0.0; pairs], vec![0.0; pairs]);
-            let pos = rng.pick(&[0, 1, 4095, 131_071, 1_000_000]);
-            table.fill(pos, &mut cos, &mut sin);
-            for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
-                let x = rng.normals(dims + 5);
-                let mut y = x.clone();
-                rope_apply(isa, &mut y, &cos, &sin, pairing);
-                let mut exact: Vec<f64> = x.iter().map(|&x| x as f64).collect();
-                for i in 0..pairs {
-                    let (a, b) = match pairing {
-                        RopePairing::Interleaved => (2 * i, 2 * i + 1),
-                        RopePairing::NeoX => (i, i + pairs),
-                    };
-                    let angle = pos as f64 * 10000f64.powf(-2.0 * i as f64 / dims as f64);
-                    let (s, c) = angle.sin_cos();
-                    (exact[a], exact[b]) =
-                        (x[a] as f64 * c - x[b] as f64 * s, x[a] as f64 * s + x[b] as f64 * c);
-                }
-                let what = format!("{isa} {pairing:?} {dims} at {pos}");
-                close(&y, exact.into_iter(), 0.0, 1e-6, &what);
-                assert_eq!(y[dims..], x[dims..], "{what}: beyond the rotated elements");
+    let mut rng = Rng(3);
+    for dims in (2..70).step_by(2).chain([80, 96, 128, 256]) {
+        let params = RopeParams { dims, base: 10000.0, scaling: RopeScaling::None };
+        let table = RopeTable::new(&params);
+        let pairs = dims / 2;
+        let (mut cos, mut sin) = (vec![0.0; pairs], vec![0.0; pairs]);
+        let pos = rng.pick(&[0, 1, 4095, 131_071, 1_000_000]);
+        table.fill(pos, &mut cos, &mut sin);
+        for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
+            let x = rng.normals(dims + 5);
+            let what = format!("{pairing:?} {dims} at {pos}");
+            let y = changed_at_all_levels(&what, &x, |isa, y| {
+                rope_apply(isa, y, &cos, &sin, pairing);
+            });
+            let mut exact: Vec<f64> = x.iter().map(|&x| x as f64).collect();
+            for i in 0..pairs {
+                let (a, b) = match pairing {
+                    RopePairing::Interleaved => (2 * i, 2 * i + 1),
+                    RopePairing::NeoX => (i, i + pairs),
+                };
+                let angle = pos as f64 * 10000f64.powf(-2.0 * i as f64 / dims as f64);
+                let (s, c) = angle.sin_cos();
+                (exact[a], exact[b]) =
+                    (x[a] as f64 * c - x[b] as f64 * s, x[a] as f64 * s + x[b] as f64 * c);
             }
+            close(&y, exact.into_iter(), 0.0, 1e-6, &what);
+            assert_eq!(y[dims..], x[dims..], "{what}: beyond the rotated elements");
         }
     }
 }

@@ -1,8 +1,10 @@
-//! The functions of the SIMD levels: within the units of the last place that they state, and right where numbers end.
+//! The functions of vectors: within the units of the last place that they state, right where numbers end, and the same bits at every SIMD level.
 
 use alight_kernels::gate::{gelu_tanh, silu};
 use alight_kernels::vec::softcap;
 use alight_kernels::{Isa, internals};
+
+use crate::common::{Rng, at_all_levels, changed_at_all_levels, few};
 
 /// `e^x` is 0 for smaller `x`, see `lanes/math.rs`.
 const MIN_EXPONENT: f32 = -87.336_5;
@@ -23,14 +25,8 @@ fn tanh(isa: Isa, x: &mut [f32]) {
     softcap(isa, x, 1.0);
 }
 
-fn run(isa: Isa, input: &[f32], f: Function) -> Vec<f32> {
-    let mut output = input.to_vec();
-    f(isa, &mut output);
-    output
-}
-
-fn levels() -> impl Iterator<Item = Isa> {
-    Isa::available().into_iter().filter(|&i| i != Isa::SCALAR)
+fn run(input: &[f32], f: Function) -> Vec<f32> {
+    changed_at_all_levels("a function", input, f)
 }
 
 /// Every 9973rd pattern of both signs, and the numbers between -20 and 20 more densely.
@@ -52,11 +48,9 @@ fn ulps(found: f32, exact: f64) -> f64 {
 }
 
 fn check(f: Function, inputs: &[f32], limit: impl Fn(f32) -> f64, exact: impl Fn(f64) -> f64) {
-    for isa in levels() {
-        for (&x, &y) in inputs.iter().zip(&run(isa, inputs, f)) {
-            let error = ulps(y, exact(x as f64));
-            assert!(error <= limit(x), "{isa}: f({x:e}) = {y:e}, {error} ulp off");
-        }
+    for (&x, &y) in inputs.iter().zip(&run(inputs, f)) {
+        let error = ulps(y, exact(x as f64));
+        assert!(error <= limit(x), "f({x:e}) = {y:e}, {error} ulp off");
     }
 }
 
@@ -74,29 +68,25 @@ fn exp_is_within_1_ulp_and_right_at_extremes() {
     // All numbers near the one below which it is 0.
     let near = (-400..400).map(|i| f32::from_bits(MIN_EXPONENT.to_bits().wrapping_add_signed(i)));
     let near: Vec<f32> = near.collect();
-    for isa in levels() {
-        for f in [exp as Function, exp_negative] {
-            for (x, y) in near.iter().zip(run(isa, &near, f)) {
-                let least = f64::from(f32::MIN_POSITIVE);
-                assert!(!y.is_subnormal(), "{isa}: e^{x} = {y:e}");
-                assert!(y != 0.0 || f64::from(*x).exp() <= 1.0001 * least, "{isa}: e^{x} = 0");
-            }
-            let y = run(isa, &[f32::NEG_INFINITY, -1e30, -0.0, 0.0, f32::NAN, -f32::NAN], f);
-            assert_eq!(y[..4], [0.0, 0.0, 1.0, 1.0], "{isa}");
-            assert!(y[4].is_nan() && y[5].is_nan(), "{isa}");
+    for f in [exp as Function, exp_negative] {
+        for (x, y) in near.iter().zip(run(&near, f)) {
+            let least = f64::from(f32::MIN_POSITIVE);
+            assert!(!y.is_subnormal(), "e^{x} = {y:e}");
+            assert!(y != 0.0 || f64::from(*x).exp() <= 1.0001 * least, "e^{x} = 0");
         }
-        assert_eq!(run(isa, &[f32::INFINITY, 88.8, 1e30], exp), [f32::INFINITY; 3]);
+        let y = run(&[f32::NEG_INFINITY, -1e30, -0.0, 0.0, f32::NAN, -f32::NAN], f);
+        assert_eq!(y[..4], [0.0, 0.0, 1.0, 1.0]);
+        assert!(y[4].is_nan() && y[5].is_nan());
     }
+    assert_eq!(run(&[f32::INFINITY, 88.8, 1e30], exp), [f32::INFINITY; 3]);
 }
 
 #[test]
 fn tanh_is_within_1_5_ulp_and_right_at_extremes() {
     check(tanh, &inputs(), |_| 1.5, f64::tanh);
-    for isa in levels() {
-        let y = run(isa, &[f32::NEG_INFINITY, f32::INFINITY, -0.0, f32::NAN], tanh);
-        assert_eq!(y[..2], [-1.0, 1.0], "{isa}");
-        assert!(y[2] == 0.0 && y[2].is_sign_negative() && y[3].is_nan(), "{isa}");
-    }
+    let y = run(&[f32::NEG_INFINITY, f32::INFINITY, -0.0, f32::NAN], tanh);
+    assert_eq!(y[..2], [-1.0, 1.0]);
+    assert!(y[2] == 0.0 && y[2].is_sign_negative() && y[3].is_nan());
 }
 
 #[test]
@@ -109,11 +99,37 @@ fn gates_are_as_exact_as_stated_and_right_at_extremes() {
     let limit =
         |x: f32| if x > -1.0 { 4.0 } else { 4.0 + 4.0 * twice_u(x as f64).abs().min(104.0) };
     check(gelu_tanh, &inputs(), limit, |x| times_sigmoid(x, twice_u(x)));
-    for isa in levels() {
-        for f in [silu as Function, gelu_tanh] {
-            let y = run(isa, &[f32::NEG_INFINITY, -1e38, f32::INFINITY, 1e38, f32::NAN], f);
-            assert!(y[0] == 0.0 && y[1] == 0.0, "{isa} {y:?}");
-            assert!(y[2] == f32::INFINITY && y[3] == 1e38 && y[4].is_nan(), "{isa} {y:?}");
+    for f in [silu as Function, gelu_tanh] {
+        let y = run(&[f32::NEG_INFINITY, -1e38, f32::INFINITY, 1e38, f32::NAN], f);
+        assert!(y[0] == 0.0 && y[1] == 0.0, "{y:?}");
+        assert!(y[2] == f32::INFINITY && y[3] == 1e38 && y[4].is_nan(), "{y:?}");
+    }
+}
+
+/// Numbers of all sizes, small whole numbers and others with few digits, whose sums often lie between two f32, subnormal ones, infinities and NaN.
+fn factors(rng: &mut Rng, kind: usize, n: usize) -> Vec<f32> {
+    let number = |x: u64| match kind {
+        0 => f32::from_bits(x as u32),
+        1 => (x as i32 % 4096) as f32 * 0.25,
+        // Products are subnormal.
+        2 => f32::from_bits(x as u32 & 0x807f_ffff | ((x >> 40) as u32 % 40 + 1) << 23),
+        3 => f32::from_bits(x as u32 & 0x80ff_f000 | 0x3f00_0000),
+        _ => f32::from_bits(x as u32 & 0x8000_00ff),
+    };
+    (0..n).map(|_| number(rng.next())).collect()
+}
+
+#[test]
+fn a_multiply_add_is_rounded_once_at_all_levels() {
+    let (mut rng, n) = (Rng(17), if few() { 1 << 11 } else { 1 << 14 });
+    for kinds in 0..125 {
+        let [a, b, c] =
+            [kinds % 5, kinds / 5 % 5, kinds / 25].map(|kind| factors(&mut rng, kind, n));
+        let found = at_all_levels("a multiply-add", |isa| internals::fma(isa, &a, &b, &c));
+        for (i, found) in found.into_iter().enumerate() {
+            let exact = a[i].mul_add(b[i], c[i]);
+            let same = found.to_bits() == exact.to_bits() || found.is_nan() && exact.is_nan();
+            assert!(same, "{:e} · {:e} + {:e}: {found:e}, not {exact:e}", a[i], b[i], c[i]);
         }
     }
 }

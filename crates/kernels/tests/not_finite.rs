@@ -8,7 +8,7 @@ use alight_kernels::{
     tiles::{pack, packable},
 };
 
-use crate::common::{Rng, few, levels, random_blocks, uniform};
+use crate::common::{Rng, changed_at_all_levels, few, levels, random_blocks, uniform};
 
 const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 
@@ -187,31 +187,29 @@ fn a_row_with_a_weight_that_is_not_finite_has_no_product() {
 fn what_follows_a_product_keeps_nan_and_a_norm_does_not_hide_an_overflow() {
     /// Where a value is among others: in a vector of any level, and past the last.
     const PLACES: Range<usize> = 0..37;
-    for isa in Isa::available() {
-        for at in PLACES {
-            let mut row = vec![0.5; PLACES.end];
-            row[at] = f32::NAN;
-            let ones = vec![1.0; PLACES.end];
-            let one = |f: &dyn Fn(&mut [f32])| {
-                let mut row = row.clone();
-                f(&mut row);
-                assert!(row[at].is_nan(), "{isa}: {at} of {row:?}");
-            };
-            one(&|x| gate::silu_mul(isa, x, &ones));
-            one(&|x| gate::gelu_tanh_mul(isa, x, &ones));
-            one(&|x| gate::sigmoid_mul(isa, x, &ones));
-            one(&|x| gate::clamped_silu_mul(isa, x, &ones));
-            one(&|x| gate::relu_squared(isa, x));
-            one(&|x| alight_kernels::vec::softcap(isa, x, 30.0));
-            let mut up = ones.clone();
-            gate::clamped_silu_mul(isa, &mut up, &row);
-            assert!(up[at].is_nan(), "{isa}: {at} of {up:?}");
-            for value in [f32::NAN, f32::INFINITY, 1e25] {
-                row[at] = value;
-                let mut normed = row.clone();
-                norm::rms_norm_in_place(isa, &mut normed, &ones, 1e-5);
-                assert!(normed.iter().all(|x| x.is_nan()), "{isa}: {value} gives {normed:?}");
-            }
+    for at in PLACES {
+        let mut row = vec![0.5; PLACES.end];
+        row[at] = f32::NAN;
+        let ones = vec![1.0; PLACES.end];
+        let one = |f: &dyn Fn(Isa, &mut [f32])| {
+            let row = changed_at_all_levels("NaN", &row, f);
+            assert!(row[at].is_nan(), "{at} of {row:?}");
+        };
+        one(&|isa, x| gate::silu_mul(isa, x, &ones));
+        one(&|isa, x| gate::gelu_tanh_mul(isa, x, &ones));
+        one(&|isa, x| gate::sigmoid_mul(isa, x, &ones));
+        one(&|isa, x| gate::clamped_silu_mul(isa, x, &ones));
+        one(&|isa, x| gate::relu_squared(isa, x));
+        one(&|isa, x| alight_kernels::vec::softcap(isa, x, 30.0));
+        let up =
+            changed_at_all_levels("NaN", &ones, |isa, up| gate::clamped_silu_mul(isa, up, &row));
+        assert!(up[at].is_nan(), "{at} of {up:?}");
+        for value in [f32::NAN, f32::INFINITY, 1e25] {
+            row[at] = value;
+            let normed = changed_at_all_levels("a norm", &row, |isa, x| {
+                norm::rms_norm_in_place(isa, x, &ones, 1e-5);
+            });
+            assert!(normed.iter().all(|x| x.is_nan()), "{value} gives {normed:?}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Recurrent mixers beside their formulas in f64, and one token at a time beside many.
+//! Recurrent mixers compared with their formulas in f64, one token at a time with many, and every SIMD level with the portable one.
 
 use alight_kernels::Isa;
 use alight_kernels::parallel::{Cost, DeltaRule, Rows, Scratch, StateSpace, Threads};
 use alight_kernels::recurrent::{COLUMNS, Filter, convolve};
 use std::ops::Range;
 
-use crate::common::Rng;
+use crate::common::{Rng, at_all_levels, changed_at_all_levels};
 
 struct NoScratch;
 
@@ -128,12 +128,10 @@ fn the_delta_rule_is_its_formula() {
     {
         let case = Case::new(sizes, neighbours);
         let exact = case.exact();
-        for isa in Isa::available() {
-            let found = case.run(isa, TOKENS);
-            for (i, (found, exact)) in found.iter().zip(&exact).enumerate() {
-                // Sums of up to `dim` products of order one over `dim`, through the tokens.
-                assert!((f64::from(*found) - exact).abs() < 2e-5, "{isa} {i}: {found} {exact}");
-            }
+        let found = at_all_levels("the delta rule", |isa| case.run(isa, TOKENS));
+        for (i, (found, exact)) in found.iter().zip(&exact).enumerate() {
+            // Sums of up to `dim` products of order one over `dim`, through the tokens.
+            assert!((f64::from(*found) - exact).abs() < 2e-5, "{i}: {found} {exact}");
         }
     }
 }
@@ -147,8 +145,8 @@ fn heads_share_keys_one_way_or_the_other() {
 #[test]
 fn tokens_one_by_one_give_the_same_bits_as_many() {
     let case = Case::new([2, 4, 32], false);
+    let whole = case.run(Isa::SCALAR, TOKENS);
     for isa in Isa::available() {
-        let whole = case.run(isa, TOKENS);
         for part in [1, 4, 20] {
             assert_eq!(case.run(isa, part), whole, "{isa}, {part} at a time");
         }
@@ -165,17 +163,16 @@ fn the_convolution_is_its_formula_with_any_number_of_channels() {
         let (taps, bias) = (rng.normals(4 * channels), rng.normals(channels));
         let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         let filter = Filter { taps: &taps, bias: biased.then_some(&bias), silu };
-        for isa in Isa::available() {
-            let mut out = vec![0.0; channels];
-            convolve(isa, &mut out, &rows, filter);
-            for c in 0..channels {
-                let first = if biased { f64::from(bias[c]) } else { 0.0 };
-                let sum: f64 =
-                    (0..4).map(|j| f64::from(rows[j][c]) * f64::from(taps[j * channels + c])).sum();
-                let sum = first + sum;
-                let exact = if silu { sum / (1.0 + (-sum).exp()) } else { sum };
-                assert!((f64::from(out[c]) - exact).abs() < 2e-6, "{isa}: {} {exact}", out[c]);
-            }
+        let out = changed_at_all_levels("convolution", &vec![0.0; channels], |isa, out| {
+            convolve(isa, out, &rows, filter);
+        });
+        for c in 0..channels {
+            let first = if biased { f64::from(bias[c]) } else { 0.0 };
+            let sum: f64 =
+                (0..4).map(|j| f64::from(rows[j][c]) * f64::from(taps[j * channels + c])).sum();
+            let sum = first + sum;
+            let exact = if silu { sum / (1.0 + (-sum).exp()) } else { sum };
+            assert!((f64::from(out[c]) - exact).abs() < 2e-6, "{} {exact}", out[c]);
         }
     }
 }
@@ -229,12 +226,14 @@ fn state_space(isa: Isa, [heads, groups, dim, len]: [usize; 4], part: usize) -> 
 #[test]
 fn a_state_space_is_its_formula_and_does_not_depend_on_parts() {
     for sizes in [[4, 2, 32, 20], [1, 1, 16, 4], [6, 3, 16, 128]] {
+        let exact = state_space(Isa::SCALAR, sizes, TOKENS)[1].clone();
+        let whole =
+            at_all_levels("a state space", |isa| state_space(isa, sizes, TOKENS)[0].clone());
+        let most = exact.iter().fold(1f32, |m, x| m.max(x.abs()));
+        for (found, exact) in whole.iter().zip(&exact) {
+            assert!((found - exact).abs() < 4e-6 * most, "{sizes:?}: {found} {exact}");
+        }
         for isa in Isa::available() {
-            let [whole, exact] = state_space(isa, sizes, TOKENS);
-            let most = exact.iter().fold(1f32, |m, x| m.max(x.abs()));
-            for (found, exact) in whole.iter().zip(&exact) {
-                assert!((found - exact).abs() < 4e-6 * most, "{isa} {sizes:?}: {found} {exact}");
-            }
             for part in [1, 4, 20] {
                 assert_eq!(state_space(isa, sizes, part)[0], whole, "{isa}, {part} at a time");
             }

@@ -46,7 +46,7 @@ impl Change {
             Change::None => {}
             Change::Add(more) => values.iter_mut().for_each(|value| *value += more),
             Change::NegativeExp => {
-                values.iter_mut().for_each(|value| *value = -f64::from(*value).exp() as f32);
+                values.iter_mut().for_each(|value| *value = -libm::exp(f64::from(*value)) as f32);
             }
         }
     }

@@ -40,28 +40,11 @@ pub(super) fn round(
     }
 }
 
-/// Returns byte `i` of `from`.
-fn byte(from: &[u16], i: usize) -> i8 {
-    from[i / 2].to_le_bytes()[i % 2] as i8
-}
-
-/// Returns element `d` of the key at position `p` of a line.
-pub(super) fn key(line: &[u16], k_dim: usize, d: usize, p: usize) -> f32 {
-    let scale = line[LINE / 2 * k_dim + d / GROUP * LINE + p];
-    f16_to_f32(scale) * byte(line, d * LINE + p) as f32
-}
-
 /// Returns where group `g` of a head's value at position `pos` of a page is stored: its bytes, counted in bytes, and its scale, in
 /// `u16`.
 pub(super) fn value_group(shape: &KvShape, pos: usize, g: usize) -> (usize, usize) {
     let row = g * shape.capacity + pos;
     (row * GROUP, shape.capacity * shape.v_dim / 2 + row)
-}
-
-/// Returns element `d` of a head's value at position `pos` of a page.
-pub(super) fn value(head: &[u16], shape: &KvShape, pos: usize, d: usize) -> f32 {
-    let (bytes, scale) = value_group(shape, pos, d / GROUP);
-    f16_to_f32(head[scale]) * byte(head, bytes + d % GROUP) as f32
 }
 
 /// Widens lines of keys to f32, `[lines][k_dim][16]`.

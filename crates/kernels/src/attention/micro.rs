@@ -3,11 +3,14 @@
 //! Scores are `Q[R][k_dim] · K[k_dim][positions]`, outputs `P[R][positions] · V[positions][v_dim]`: the same loop with other
 //! strides, on f16 or bytes in place in the cache, or on f32. Each size is its own function; [`multiply`] covers a width with the
 //! largest that fit the registers.
+//!
+//! A product is summed in up to four independent sums, for `k`, `k + 1` and so on, which keep the multipliers busy. Their number depends on the
+//! number of rows and on the source, and never on the width of vectors or on the column; vectors are as many as there are registers for.
 
 use std::marker::PhantomData;
 
 use super::{LINE, bytes};
-use crate::lanes::{Lanes, Outlined};
+use crate::lanes::{Lanes, Outlined, WIDEST};
 
 /// Elements of the right-hand matrix.
 pub(super) trait Source {
@@ -146,8 +149,8 @@ pub(super) struct Destination {
     pub rescale: Option<*const f32>,
 }
 
-/// `R` rows times `NV` vectors of columns, in `P` independent sums over every `P`-th `k`.
-struct MicroProduct<B: Source, const R: usize, const NV: usize, const P: usize> {
+/// `R` rows times `NV` vectors of columns, in `P` independent sums over every `P`-th `k`. With `LINES`, columns of a line are stored together, else all.
+struct MicroProduct<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bool> {
     left: Left,
     right: Right<B::E>,
     k: usize,
@@ -157,7 +160,9 @@ struct MicroProduct<B: Source, const R: usize, const NV: usize, const P: usize> 
     source: PhantomData<B>,
 }
 
-impl<B: Source, const R: usize, const NV: usize, const P: usize> MicroProduct<B, R, NV, P> {
+impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bool>
+    MicroProduct<B, R, NV, P, LINES>
+{
     /// Multiplies with rows `from..end` of the right-hand matrix.
     ///
     /// # Safety
@@ -181,7 +186,11 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> MicroProduct<B,
                     for (v, column) in columns.iter_mut().enumerate() {
                         let p = b.add(offsets[v]);
                         // A line is prefetched once, where a step is a part of one.
-                        if !B::WIDE && v * S::N % asked == 0 && $phase * S::N * NV % asked == 0 {
+                        let (at, step) = match LINES {
+                            true => (v * S::N % LINE, LINE),
+                            false => (v * S::N, S::N * NV),
+                        };
+                        if !B::WIDE && at % asked == 0 && $phase * step % asked == 0 {
                             S::prefetch(p.wrapping_offset(right.ahead).cast());
                         }
                         *column = if NV == 1 && tail != 0 {
@@ -222,8 +231,8 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> MicroProduct<B,
     }
 }
 
-impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined
-    for MicroProduct<B, R, NV, P>
+impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bool> Outlined
+    for MicroProduct<B, R, NV, P, LINES>
 {
     type Output = ();
 
@@ -238,10 +247,11 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined
                 let mut sums = [[S::splat(0.0); NV]; R];
                 for (g, k) in (0..self.k).step_by(B::GROUP).enumerate() {
                     let part = self.part::<S>(k, k + B::GROUP);
-                    let scales = self.right.scales.add(g * LINE);
                     for (sums, part) in sums.iter_mut().zip(part) {
                         for (v, (sum, part)) in sums.iter_mut().zip(part).enumerate() {
-                            *sum = S::fma(S::load_f16(scales.add(v * S::N)), part, *sum);
+                            let scales = self.right.skip_lines(v * S::N / LINE).scales;
+                            let scales = scales.add(g * LINE + v * S::N % LINE);
+                            *sum = S::fma(S::load_f16(scales), part, *sum);
                         }
                     }
                 }
@@ -260,9 +270,9 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined
     }
 }
 
-/// [`multiply`] with keys in the cache: one line of 16 positions after another, so that memory is read sequentially. (Four lines
-/// at a time, as in `multiply`, halve the data rate that the hardware prefetcher reaches from DRAM.) Independent sums keep the
-/// multipliers busy.
+/// [`multiply`] with keys in the cache: one or two lines of 16 positions after another, so that memory is read sequentially. (Four lines
+/// at a time, as in `multiply`, halve the data rate that the hardware prefetcher reaches from DRAM.) There are four independent sums for one row, two
+/// for two or three, and one for more.
 ///
 /// # Safety
 /// As for [`multiply`]; `width` must be a multiple of 16.
@@ -274,36 +284,45 @@ pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
     width: usize,
     sums: Destination,
 ) {
-    for c in (0..width).step_by(LINE) {
-        // SAFETY: columns c.. exist; the rest is the caller's.
-        unsafe {
-            let right = right.skip_lines(c / LINE);
-            let sums = Destination { p: sums.p.add(c), ..sums };
-            macro_rules! go {
-                ($nv:literal, $p:literal) => {{
-                    let source = PhantomData;
-                    S::outline(MicroProduct::<B, R, $nv, $p> {
-                        left,
-                        right,
-                        k,
-                        tail: 0,
-                        sums,
-                        source,
-                    })
-                }};
+    let mut c = 0;
+    macro_rules! go {
+        ($nv:literal, $p:literal) => {{
+            // SAFETY: columns c.. exist; the rest is the caller's.
+            unsafe {
+                S::outline(MicroProduct::<B, R, $nv, $p, true> {
+                    left,
+                    right: right.skip_lines(c / LINE),
+                    k,
+                    tail: 0,
+                    sums: Destination { p: sums.p.add(c), ..sums },
+                    source: PhantomData,
+                });
             }
-            if S::N == 16 {
-                go!(1, 4)
+            c += $nv * S::N;
+        }};
+    }
+    macro_rules! go_with_sums {
+        ($nv:literal) => {
+            if R == 1 {
+                go!($nv, 4)
             } else if R <= 3 {
-                go!(2, 2)
+                go!($nv, 2)
             } else {
-                go!(2, 1)
+                go!($nv, 1)
             }
+        };
+    }
+    while c < width {
+        // Of one row a line has enough sums.
+        if S::N == WIDEST && (R == 1 || width - c == LINE) {
+            go_with_sums!(1)
+        } else {
+            go_with_sums!(2)
         }
     }
 }
 
-/// `sums[R][0..width] (+)= left[R][k] · right[k][0..width]`.
+/// `sums[R][0..width] (+)= left[R][k] · right[k][0..width]`, in two independent sums for one row, and in one for more.
 ///
 /// # Safety
 /// The elements exist, and the CPU has the features of `S`. Sums are written in whole vectors: there must be space for `width`
@@ -322,7 +341,7 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
             // SAFETY: columns c.. exist; the rest is the caller's.
             unsafe {
                 let p = right.p.add(c / LINE * right.line + c % LINE);
-                S::outline(MicroProduct::<B, R, $nv, $p> {
+                S::outline(MicroProduct::<B, R, $nv, $p, false> {
                     left,
                     right: Right { p, ..right },
                     k,
@@ -334,23 +353,23 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
             c += $nv * S::N;
         }};
     }
+    macro_rules! go_with_sums {
+        ($nv:literal, $tail:expr) => {
+            if R == 1 { go!($nv, 2, $tail) } else { go!($nv, 1, $tail) }
+        };
+    }
     // Sums take at most 24 of 32 registers, or 12 of 16; at least 8 keep two multipliers busy.
-    let wide = S::N == 16;
+    let four = S::N == WIDEST || R <= 2;
     while c < width {
         let rest = width - c;
-        if R <= 2 && rest >= 4 * S::N {
-            if R == 1 || wide { go!(4, 2, 0) } else { go!(4, 1, 0) }
-        } else if wide && rest >= 4 * S::N {
-            go!(4, 1, 0)
-        } else if wide && B::WEIGHTED {
-            // Groups of two vectors: two sums of each keep the multipliers busy.
-            go!(2, 2, 0)
+        if four && rest >= 4 * S::N {
+            go_with_sums!(4, 0)
         } else if rest >= 2 * S::N {
-            go!(2, 1, 0)
+            go_with_sums!(2, 0)
         } else if rest >= S::N {
-            go!(1, 1, 0)
+            go_with_sums!(1, 0)
         } else {
-            go!(1, 1, rest)
+            go_with_sums!(1, rest)
         }
     }
 }

@@ -19,7 +19,7 @@
 //!
 //! # Where numbers are rounded
 //! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0 ([`KvType`]). Everything after that
-//! is f32: queries as given, products and sums by fused multiply-add in the SIMD levels (up to four independent sums per dot product), one
+//! is f32: queries as given, products and sums by fused multiply-add (up to four independent sums per dot product, see `micro.rs`), one
 //! multiplication by `scale` after the dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
 //! running sum, one multiplication by the inverse of `l` at the end.
 //!
@@ -31,7 +31,6 @@
 
 mod bytes;
 mod micro;
-mod scalar;
 mod store;
 mod stream;
 
@@ -41,8 +40,6 @@ use std::ops::Range;
 
 use crate::Isa;
 use crate::lanes::by_level;
-use scalar::attend_tile as tile_scalar;
-use scalar::{attend_merge as merge_scalar, attend_partial as partial_scalar};
 pub use store::{KvWriter, kv_store};
 use stream::attend_tile as tile_lanes;
 use stream::{attend_merge as merge_lanes, attend_partial as partial_lanes};
@@ -552,7 +549,6 @@ pub fn attend_partial(
     by_level!(
         isa,
         (call: &Partial<'_>, out: &mut [f32], scratch: &mut [f32]) -> (),
-        partial_scalar,
         partial_lanes
     )
 }
@@ -580,7 +576,6 @@ pub fn attend_merge(
     by_level!(
         isa,
         (v_dim: usize, rows: usize, partials: &[f32], sinks: Option<&[f32]>, out: &mut [f32]) -> (),
-        merge_scalar,
         merge_lanes
     )
 }
@@ -619,7 +614,6 @@ pub fn attend_tile(
     by_level!(
         isa,
         (call: &Tile<'_>, out: &mut HeadsOut<'_>, scratch: &mut [f32]) -> (),
-        tile_scalar,
         tile_lanes
     )
 }

@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 
 use super::{COLUMNS, KvShape, KvType, LINE, PageTable, bytes};
 use crate::Isa;
-use crate::half::f32_to_f16;
 use crate::lanes::{Lanes, by_level};
 
 /// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`, none where they are the beginnings of keys)
@@ -162,18 +161,9 @@ impl<'a> KvWriter<'a> {
     }
 }
 
-/// Clamps to the range of f16; `clamp` keeps NaN.
-fn saturate(x: f32) -> f32 {
-    x.clamp(-65504.0, 65504.0)
-}
-
 /// Rounds to f16, saturating.
 fn narrow(isa: Isa, from: &[f32], to: &mut [u16]) {
-    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
-}
-
-fn narrow_scalar(from: &[f32], to: &mut [u16]) {
-    from.iter().zip(to).for_each(|(&x, y)| *y = f32_to_f16(saturate(x)));
+    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_lanes)
 }
 
 #[inline(always)]
@@ -193,5 +183,12 @@ unsafe fn narrow_lanes<S: Lanes>(from: &[f32], to: &mut [u16]) {
             S::store_f16(to.as_mut_ptr().add(d), saturate_lanes::<S>(x));
         }
     }
-    narrow_scalar(&from[whole..], &mut to[whole..]);
+    let n = from.len().min(to.len()) - whole;
+    if n > 0 {
+        // SAFETY: both have n more elements; the caller has the features.
+        unsafe {
+            let x = S::load_n(from.as_ptr().add(whole), n);
+            S::store_f16_n(to.as_mut_ptr().add(whole), saturate_lanes::<S>(x), n);
+        }
+    }
 }

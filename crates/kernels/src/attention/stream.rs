@@ -1,4 +1,4 @@
-//! The SIMD levels: rows in panels of up to 6, keys and values in blocks of 64 positions.
+//! The order of computation, the same at all levels: rows in panels of up to 6, keys and values in blocks of 64 positions.
 //!
 //! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the weighted values added to
 //! the panel's sums. In decode keys and values are read in place; in prefill a block is widened into scratch once for all
@@ -14,7 +14,7 @@ use super::{
     Ahead, AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes,
     padded, partial_len, partial_row_len,
 };
-use crate::lanes::{self, Lanes, Outlined};
+use crate::lanes::{self, Lanes, Outlined, WIDEST};
 
 /// Rows that share the loads of a key or value. Six rows × four vectors leave 8 of 32 registers.
 pub(super) const PANEL: usize = 6;
@@ -241,8 +241,10 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
                 None => 1.0 / l[r],
                 Some(sinks) => {
                     let most = m[r].max(sinks[j]);
-                    let kept = (m[r] - most).exp();
-                    kept / (l[r] * kept + (sinks[j] - most).exp())
+                    // SAFETY: the caller's features.
+                    let exp = |x| unsafe { lanes::exp_of_negative::<S>(x) };
+                    let kept = exp(m[r] - most);
+                    kept / (l[r] * kept + exp(sinks[j] - most))
                 }
             };
             out.copy_from_slice(&parts.acc[r * pad..][..shape.v_dim]);
@@ -578,7 +580,8 @@ impl Outlined for Weights<'_> {
                     }
                 }
                 let m = state.m.add((row + r) * state.ml_stride);
-                let new = S::largest(max).max(*m);
+                // Levels differ in which zero they find the largest: a positive one.
+                let new = S::largest(max).max(*m) + 0.0;
                 // All scores are -inf so far: any finite reference gives weights of 0.
                 reference[r] = if new == f32::NEG_INFINITY { 0.0 } else { new };
                 shift[r] = *m - reference[r];
@@ -588,15 +591,18 @@ impl Outlined for Weights<'_> {
             for r in 0..n {
                 let scores = state.scores.add(r * BLOCK);
                 let reference = S::splat(reference[r]);
-                let mut sum = S::splat(0.0);
-                for c in (first..last).step_by(S::N) {
-                    let s = S::sub(S::load(scores.add(c)), reference);
-                    let p = lanes::exp_negative::<S>(s);
-                    S::store(scores.add(c), p);
-                    sum = S::add(sum, p);
+                let mut sums = [S::splat(0.0); WIDEST / 8];
+                for line in (first..last).step_by(WIDEST) {
+                    for (j, sum) in sums[..WIDEST / S::N].iter_mut().enumerate() {
+                        let scores = scores.add(line + j * S::N);
+                        let s = S::sub(S::load(scores), reference);
+                        let p = lanes::exp_negative::<S>(s);
+                        S::store(scores, p);
+                        *sum = S::add(*sum, p);
+                    }
                 }
                 let l = state.l.add((row + r) * state.ml_stride);
-                *l = *l * rescale[r] + S::sum(sum);
+                *l = *l * rescale[r] + lanes::sum_widest::<S>(sums);
             }
         }
     }
@@ -654,9 +660,11 @@ pub(super) unsafe fn attend_merge<S: Lanes>(
         let m = states().fold(sink, |m, s| m.max(s[pad]));
         let reference = if m == f32::NEG_INFINITY { 0.0 } else { m };
         out.fill(0.0);
-        let mut l = (sink - reference).exp();
+        // SAFETY: the caller's features.
+        let exp = |x| unsafe { lanes::exp_of_negative::<S>(x) };
+        let mut l = exp(sink - reference);
         for state in states().filter(|s| s[pad + 1] != 0.0) {
-            let weight = (state[pad] - reference).exp();
+            let weight = exp(state[pad] - reference);
             l += weight * state[pad + 1];
             // SAFETY: a state is at least as long as a row; the caller's features.
             unsafe { lanes::zip::<S>(out, state, lanes::AddTimes(weight)) }

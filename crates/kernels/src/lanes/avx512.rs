@@ -64,7 +64,13 @@ impl Lanes for Avx512 {
         fn round(a: __m512) -> __m512 =
             _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
         fn ldexp(a: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(a, n);
-        fn sum(a: __m512) -> f32 = _mm512_reduce_add_ps(a);
+        // (The order of `_mm512_reduce_add_ps` is not specified.)
+        fn sum(a: __m512) -> f32 = {
+            let a = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
+        };
         fn largest(a: __m512) -> f32 = _mm512_reduce_max_ps(a);
         fn rotate_pairs(x: __m512, cos: *const f32, sin: *const f32) -> __m512 = {
             let twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);

@@ -6,7 +6,7 @@
 // The coefficients are exactly those of the fit.
 #![allow(clippy::excessive_precision)]
 
-use super::Lanes;
+use super::{Lanes, WIDEST};
 
 /// `e^x` is 0 for smaller `x`. It would be a subnormal number, which takes a CPU a hundred times as long to produce (60 ns a vector with AVX-512).
 /// Every row of scores with a mask has such an `x`.
@@ -31,6 +31,15 @@ pub(crate) unsafe fn exp_negative<S: Lanes>(x: S::V) -> S::V {
         let (p, n) = mantissa_and_power::<S>(x);
         or_zero::<S>(x, S::times_power(p, n))
     }
+}
+
+/// [`exp_negative`] of one number.
+#[inline(always)]
+pub(crate) unsafe fn exp_of_negative<S: Lanes>(x: f32) -> f32 {
+    let mut lanes = [0.0; WIDEST];
+    // SAFETY: no vector has more lanes; the caller vouches for the features.
+    unsafe { S::store(lanes.as_mut_ptr(), exp_negative::<S>(S::splat(x))) }
+    lanes[0]
 }
 
 /// Returns `e`, which is `e^x`, or 0 where `x` is too small.

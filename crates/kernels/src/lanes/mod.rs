@@ -1,10 +1,11 @@
-//! Vectors of f32 lanes: one source for the AVX2, AVX-512 and NEON versions of the float kernels.
+//! Vectors of f32 lanes: one source for the portable, AVX2, AVX-512 and NEON versions of the float kernels.
 //!
 //! A kernel is an `#[inline(always)] unsafe fn` generic over [`Lanes`]; [`by_level!`] instantiates it inside functions that enable the
-//! level's features and selects one of them, or the portable function. Invariant: functions of [`Lanes`] are called only from such a
+//! level's features and selects one of them. Invariant: functions of [`Lanes`] are called only from such a
 //! function, so that everything is inlined into code that has the features.
 //!
-//! The portable level does not use this: it is written separately, as the kernels' reference.
+//! **Invariant:** every level yields the same bits (of a NaN, only that it is one). Each operation is rounded once, and no sum depends on
+//! [`Lanes::N`]: sums over elements are kept in [`SUMS`] lanes, whichever vectors these are in.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -19,9 +20,18 @@ pub(crate) mod portable;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-pub(crate) use math::{exp, exp_negative, gelu_tanh, sigmoid, silu, softcap, times_sigmoid};
+pub(crate) use math::{
+    exp, exp_negative, exp_of_negative, gelu_tanh, sigmoid, silu, softcap, times_sigmoid,
+};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
+pub(crate) use portable::Portable;
+
+/// Lanes that sums over elements are kept in: four vectors of 16, or eight of 8.
+pub(crate) const SUMS: usize = 64;
+
+/// Lanes of the widest vector: the unit in which the rest of a sum is added.
+pub(crate) const WIDEST: usize = 16;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 /// `#[inline(always)]` methods around expressions of intrinsics.
@@ -93,6 +103,7 @@ pub(crate) trait Lanes {
         // SAFETY: by the caller's promise.
         unsafe { Self::ldexp(a, n) }
     }
+    /// The sum of all lanes, by halves: lane `i` and lane `i + N / 2`, until one is left.
     unsafe fn sum(a: Self::V) -> f32;
     /// The largest lane; unspecified if one is NaN.
     unsafe fn largest(a: Self::V) -> f32;
@@ -187,55 +198,113 @@ pub(crate) unsafe fn zip<S: Lanes>(x: &mut [f32], y: &[f32], f: impl Binary) {
     }
 }
 
-/// `Σ x[i] y[i]` in four vectors of sums; `y` must be as long as `x`.
+/// What [`total`] adds.
+pub(crate) trait Summand {
+    /// Adds the `n` elements from `at` on to the lanes of `sum`, where `n` is `N` or, at the end, less.
+    ///
+    /// # Safety
+    /// As for [`Lanes`]; the elements exist.
+    unsafe fn add<S: Lanes>(&self, at: usize, n: usize, sum: S::V) -> S::V;
+}
+
+/// The sum of `n` elements. Element `i` is added to lane `i % 64` as long as 64 follow. Then come lanes 0 to 15, as long as 16 follow, and the
+/// rest is added from lane 16 on. Of the four times 16 lanes the first and the second are added, the third and the fourth, and these sums; then
+/// halves, as [`Lanes::sum`] has it.
+///
+/// # Safety
+/// As for [`Summand::add`].
 #[inline(always)]
-pub(crate) unsafe fn dot<S: Lanes>(x: &[f32], y: &[f32]) -> f32 {
-    let (p, q, n) = (x.as_ptr(), y.as_ptr(), x.len().min(y.len()));
+pub(crate) unsafe fn total<S: Lanes>(n: usize, summand: impl Summand) -> f32 {
+    const { assert!(S::N == WIDEST || 2 * S::N == WIDEST) };
+    let (all, sixteen) = (SUMS / S::N, WIDEST / S::N);
     let mut i = 0;
-    // SAFETY: pointers stay within both slices; the caller vouches for the features.
+    // SAFETY: elements before `n`; the rest is the caller's.
     unsafe {
-        let mut sums = [S::splat(0.0); 4];
-        while i + 4 * S::N <= n {
-            for (j, sum) in sums.iter_mut().enumerate() {
-                let at = i + j * S::N;
-                *sum = S::fma(S::load(p.add(at)), S::load(q.add(at)), *sum);
+        let mut sums = [S::splat(0.0); SUMS / 8];
+        while i + SUMS <= n {
+            for (j, sum) in sums[..all].iter_mut().enumerate() {
+                *sum = summand.add::<S>(i + j * S::N, S::N, *sum);
             }
-            i += 4 * S::N;
+            i += SUMS;
         }
-        while i + S::N <= n {
-            sums[0] = S::fma(S::load(p.add(i)), S::load(q.add(i)), sums[0]);
+        while i + WIDEST <= n {
+            for (j, sum) in sums[..sixteen].iter_mut().enumerate() {
+                *sum = summand.add::<S>(i + j * S::N, S::N, *sum);
+            }
+            i += WIDEST;
+        }
+        for sum in &mut sums[sixteen..2 * sixteen] {
+            if i < n {
+                *sum = summand.add::<S>(i, S::N.min(n - i), *sum);
+            }
             i += S::N;
         }
-        if i < n {
-            sums[1] = S::fma(S::load_n(p.add(i), n - i), S::load_n(q.add(i), n - i), sums[1]);
+        let mut joined = [S::splat(0.0); WIDEST / 8];
+        for (j, joined) in joined[..sixteen].iter_mut().enumerate() {
+            let of = |k: usize| sums[k * sixteen + j];
+            *joined = S::add(S::add(of(0), of(1)), S::add(of(2), of(3)));
         }
-        S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])))
+        sum_widest::<S>(joined)
     }
 }
 
-/// `Σ x[i]` in four vectors of sums.
+/// The sum of 16 lanes, which are those of the first vector or of both, by halves.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn sum_widest<S: Lanes>(lanes: [S::V; WIDEST / 8]) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { S::sum(if S::N == WIDEST { lanes[0] } else { S::add(lanes[0], lanes[1]) }) }
+}
+
+/// The `n` elements at `p`, at most `N`; zeros beyond.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn load_up_to<S: Lanes>(p: *const f32, n: usize) -> S::V {
+    // SAFETY: the caller's.
+    unsafe { if n == S::N { S::load(p) } else { S::load_n(p, n) } }
+}
+
+/// `x[i] y[i]`
+struct Products(*const f32, *const f32);
+
+impl Summand for Products {
+    #[inline(always)]
+    unsafe fn add<S: Lanes>(&self, at: usize, n: usize, sum: S::V) -> S::V {
+        // SAFETY: the caller's.
+        unsafe {
+            let (x, y) = (load_up_to::<S>(self.0.add(at), n), load_up_to::<S>(self.1.add(at), n));
+            S::fma(x, y, sum)
+        }
+    }
+}
+
+/// `x[i]`
+struct Elements(*const f32);
+
+impl Summand for Elements {
+    #[inline(always)]
+    unsafe fn add<S: Lanes>(&self, at: usize, n: usize, sum: S::V) -> S::V {
+        // SAFETY: the caller's.
+        unsafe { S::add(load_up_to::<S>(self.0.add(at), n), sum) }
+    }
+}
+
+/// `Σ x[i] y[i]`, see [`total`]; `y` must be as long as `x`.
+#[inline(always)]
+pub(crate) unsafe fn dot<S: Lanes>(x: &[f32], y: &[f32]) -> f32 {
+    // SAFETY: elements of both slices; the caller vouches for the features.
+    unsafe { total::<S>(x.len().min(y.len()), Products(x.as_ptr(), y.as_ptr())) }
+}
+
+/// `Σ x[i]`, see [`total`].
 #[inline(always)]
 pub(crate) unsafe fn sum<S: Lanes>(x: &[f32]) -> f32 {
-    let (p, n) = (x.as_ptr(), x.len());
-    let mut i = 0;
-    // SAFETY: pointers stay within the slice; the caller vouches for the features.
-    unsafe {
-        let mut sums = [S::splat(0.0); 4];
-        while i + 4 * S::N <= n {
-            for (j, sum) in sums.iter_mut().enumerate() {
-                *sum = S::add(S::load(p.add(i + j * S::N)), *sum);
-            }
-            i += 4 * S::N;
-        }
-        while i + S::N <= n {
-            sums[0] = S::add(S::load(p.add(i)), sums[0]);
-            i += S::N;
-        }
-        if i < n {
-            sums[1] = S::add(S::load_n(p.add(i), n - i), sums[1]);
-        }
-        S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])))
-    }
+    // SAFETY: elements of the slice; the caller vouches for the features.
+    unsafe { total::<S>(x.len(), Elements(x.as_ptr())) }
 }
 
 /// The largest element, ignoring NaN; -infinity if there is none.
@@ -265,9 +334,9 @@ pub(crate) unsafe fn largest<S: Lanes>(x: &[f32]) -> f32 {
     }
 }
 
-/// Calls `$scalar` or `$lanes::<level>` inside a function with the level's features.
+/// Calls `$lanes::<level>` inside a function with the level's features.
 macro_rules! by_level {
-    ($isa:expr, ($($arg:ident: $ty:ty),*) -> $ret:ty, $scalar:path, $lanes:ident) => {{
+    ($isa:expr, ($($arg:ident: $ty:ty),*) -> $ret:ty, $lanes:ident) => {{
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         #[allow(clippy::too_many_arguments)]
@@ -300,7 +369,8 @@ macro_rules! by_level {
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             $crate::SimdLevel::Neon => unsafe { neon($($arg),*) },
-            _ => $scalar($($arg),*),
+            // SAFETY: the portable level needs no features.
+            _ => unsafe { $lanes::<$crate::lanes::Portable>($($arg),*) },
         }
     }};
 }

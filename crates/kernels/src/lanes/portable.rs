@@ -1,4 +1,283 @@
-//! The fused multiply-add in portable code.
+//! 8 lanes in portable code, which compilers turn into vectors of any CPU: the portable level, whose bits all others have.
+
+use super::{Lanes, Outlined};
+use crate::half::{f16_to_f32, f32_to_f16};
+
+/// The portable level.
+pub(crate) struct Portable;
+
+const N: usize = 8;
+
+type V = [f32; N];
+
+/// `f` of each lane.
+#[inline(always)]
+fn each(f: impl Fn(usize) -> f32) -> V {
+    let mut v = [0.0; N];
+    for (i, x) in v.iter_mut().enumerate() {
+        *x = f(i);
+    }
+    v
+}
+
+// SAFETY of all functions: the callers vouch for pointers; there are no features.
+impl Lanes for Portable {
+    const N: usize = N;
+    type V = V;
+
+    #[inline(always)]
+    unsafe fn outline<F: Outlined>(f: F) -> F::Output {
+        #[inline(never)]
+        unsafe fn apart<F: Outlined>(f: F) -> F::Output {
+            // SAFETY: by the caller's promise.
+            unsafe { f.run::<Portable>() }
+        }
+        // SAFETY: as above.
+        unsafe { apart(f) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> V {
+        [x; N]
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> V {
+        // SAFETY: the caller's.
+        unsafe { p.cast::<V>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: V) {
+        // SAFETY: the caller's.
+        unsafe { p.cast::<V>().write_unaligned(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize) -> V {
+        let mut v = [0.0; N];
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(p, v.as_mut_ptr(), n.min(N)) }
+        v
+    }
+
+    #[inline(always)]
+    unsafe fn store_n(p: *mut f32, v: V, n: usize) {
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), p, n.min(N)) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(_: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> V {
+        // SAFETY: the caller's.
+        unsafe { p.cast::<[u16; N]>().read_unaligned() }.map(f16_to_f32)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16_n(p: *const u16, n: usize) -> V {
+        let mut v = [0; N];
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(p, v.as_mut_ptr(), n.min(N)) }
+        v.map(f16_to_f32)
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> V {
+        // SAFETY: the caller's.
+        unsafe { p.cast::<[i8; N]>().read_unaligned() }.map(f32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: V) {
+        // SAFETY: the caller's.
+        unsafe { p.cast::<[u16; N]>().write_unaligned(v.map(f32_to_f16)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16_n(p: *mut u16, v: V, n: usize) {
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(v.map(f32_to_f16).as_ptr(), p, n.min(N)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: V, b: V) -> V {
+        each(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: V, b: V) -> V {
+        each(|i| a[i] - b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: V, b: V) -> V {
+        each(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: V, b: V) -> V {
+        each(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: V, b: V, c: V) -> V {
+        fma_lanes(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn fnma(a: V, b: V, c: V) -> V {
+        fma_lanes(each(|i| -a[i]), b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: V, b: V) -> V {
+        each(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: V, b: V) -> V {
+        each(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn abs(a: V) -> V {
+        each(|i| a[i].abs())
+    }
+
+    #[inline(always)]
+    unsafe fn copysign(a: V, sign: V) -> V {
+        each(|i| a[i].copysign(sign[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn select_lt(a: V, b: V, x: V, y: V) -> V {
+        each(|i| if a[i] < b[i] { x[i] } else { y[i] })
+    }
+
+    // `f32::round_ties_even` is a call for each lane where the CPU has no instruction.
+    #[inline(always)]
+    unsafe fn round(a: V) -> V {
+        // All numbers from there on are whole, so that the sum is rounded to a whole number.
+        const WHOLE: f32 = 8_388_608.0;
+        each(|i| {
+            let magnitude = a[i].abs();
+            let rounded = ((magnitude + WHOLE) - WHOLE).copysign(a[i]);
+            if magnitude < WHOLE { rounded } else { a[i] }
+        })
+    }
+
+    // In two steps, as 2^n itself may be out of range. Only the second can round.
+    #[inline(always)]
+    unsafe fn ldexp(a: V, n: V) -> V {
+        each(|i| {
+            let n = whole(n[i]);
+            let half = n >> 1;
+            a[i] * power(half) * power(n.wrapping_sub(half))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn times_power(a: V, n: V) -> V {
+        each(|i| a[i] * power(whole(n[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(a: V) -> f32 {
+        let four: [f32; 4] = std::array::from_fn(|i| a[i] + a[i + 4]);
+        (four[0] + four[2]) + (four[1] + four[3])
+    }
+
+    #[inline(always)]
+    unsafe fn largest(a: V) -> f32 {
+        a.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn rotate_pairs(x: V, cos: *const f32, sin: *const f32) -> V {
+        // SAFETY: the caller's.
+        let (cos, sin) = unsafe {
+            let read = |p: *const f32| p.cast::<[f32; N / 2]>().read_unaligned();
+            (read(cos), read(sin))
+        };
+        let product = each(|i| {
+            let product = x[i ^ 1] * sin[i / 2];
+            if i % 2 == 0 { -product } else { product }
+        });
+        fma_lanes(x, each(|i| cos[i / 2]), product)
+    }
+}
+
+/// Returns a whole number, of at most 22 bits, as an integer. Conversions of Rust saturate, which takes many instructions; here a NaN becomes any
+/// number.
+#[inline(always)]
+fn whole(n: f32) -> i32 {
+    // Its last digit counts ones.
+    const ONES: f32 = 12_582_912.0;
+    (n + ONES).to_bits().wrapping_sub(ONES.to_bits()) as i32
+}
+
+/// Returns `2^n` for `n` in -126..=127.
+#[inline(always)]
+fn power(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+/// [`fma`] of each lane.
+#[inline(always)]
+fn fma_lanes(a: V, b: V, c: V) -> V {
+    #[cfg(any(target_arch = "aarch64", target_feature = "fma"))]
+    return each(|i| a[i].mul_add(b[i], c[i]));
+    #[cfg(not(any(target_arch = "aarch64", target_feature = "fma")))]
+    {
+        let mut sums = [0f64; N];
+        for i in 0..N {
+            sums[i] = f64::from(a[i]) * f64::from(b[i]) + f64::from(c[i]);
+        }
+        let rounded = each(|i| sums[i] as f32);
+        // Zeros, which are common and exact, are among those that `fma` looks at once more.
+        if any_doubtful(&sums, &rounded) { fma_one_by_one(a, b, c) } else { rounded }
+    }
+}
+
+/// True if a sum lies between two f32, or is smaller than all normal ones when it is rounded.
+#[inline(always)]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "fma")))]
+fn any_doubtful(sums: &[f64; N], rounded: &V) -> bool {
+    let doubtful = |i: usize| is_between(sums[i]) | (rounded[i].abs() < f32::MIN_POSITIVE);
+    (0..N).fold(false, |any, i| any | doubtful(i))
+}
+
+/// The same in half as many instructions as LLVM finds.
+#[inline(always)]
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(target_feature = "fma", allow(dead_code))]
+fn any_doubtful(sums: &[f64; N], rounded: &V) -> bool {
+    use std::arch::x86_64::*;
+    // SAFETY: every CPU of x86-64 has SSE2; four numbers follow wherever some are loaded.
+    unsafe {
+        let (lost, half) = (_mm_set1_epi32(LOST as i32), _mm_set1_epi32(HALF as i32));
+        let (sign, least) = (_mm_set1_ps(-0.0), _mm_set1_ps(f32::MIN_POSITIVE));
+        let four = |i: usize| {
+            let two = |i: usize| _mm_castpd_ps(_mm_loadu_pd(sums.as_ptr().add(i)));
+            let low = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(two(i), two(i + 2)));
+            let between = _mm_cmpeq_epi32(_mm_and_si128(low, lost), half);
+            let rounded = _mm_loadu_ps(rounded.as_ptr().add(i));
+            let small = _mm_cmplt_ps(_mm_andnot_ps(sign, rounded), least);
+            _mm_or_ps(_mm_castsi128_ps(between), small)
+        };
+        _mm_movemask_ps(_mm_or_ps(four(0), four(4))) != 0
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), allow(dead_code))]
+fn fma_one_by_one(a: V, b: V, c: V) -> V {
+    each(|i| fma(a[i], b[i], c[i]))
+}
 
 /// `a * b + c`, rounded once, on any CPU.
 ///
@@ -22,10 +301,21 @@ pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
 #[inline(always)]
 #[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), allow(dead_code))]
 fn may_round_twice(sum: f64) -> bool {
-    const LOST: u64 = (1 << 29) - 1;
-    const HALF: u64 = 1 << 28;
     let magnitude = sum.abs();
-    sum.to_bits() & LOST == HALF || magnitude < f64::from(f32::MIN_POSITIVE) && magnitude != 0.0
+    is_between(sum) || magnitude < f64::from(f32::MIN_POSITIVE) && magnitude != 0.0
+}
+
+/// The bits of an f64 that an f32 has no place for, and their value between two f32.
+#[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), allow(dead_code))]
+const LOST: u32 = (1 << 29) - 1;
+#[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), allow(dead_code))]
+const HALF: u32 = 1 << 28;
+
+/// True if a number lies exactly between two normal f32.
+#[inline(always)]
+#[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), allow(dead_code))]
+fn is_between(sum: f64) -> bool {
+    sum.to_bits() as u32 & LOST == HALF
 }
 
 /// `product + c`, of which `sum` is the nearest f64, with an odd last digit if it is not exact.

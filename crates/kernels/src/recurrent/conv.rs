@@ -26,20 +26,8 @@ pub fn convolve(isa: Isa, out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) 
     by_level!(
         isa,
         (out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) -> (),
-        convolve_scalar,
         convolve_lanes
     )
-}
-
-fn convolve_scalar(out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) {
-    let channels = out.len();
-    for (c, out) in out.iter_mut().enumerate() {
-        let first = filter.bias.map_or(0.0, |bias| bias[c]);
-        let products =
-            rows.iter().enumerate().map(|(j, row)| row[c] * filter.taps[j * channels + c]);
-        let sum = products.fold(first, |sum, product| sum + product);
-        *out = if filter.silu { sum / (1.0 + (-sum).exp()) } else { sum };
-    }
 }
 
 #[inline(always)]
@@ -51,7 +39,7 @@ unsafe fn convolve_lanes<S: Lanes>(out: &mut [f32], rows: &[&[f32]], filter: Fil
         // SAFETY: n elements follow in `out`, in each row, in the bias and in each tap's row, which have the same length; the
         // caller vouches for the features.
         unsafe {
-            let load = |p: *const f32| if n == S::N { S::load(p) } else { S::load_n(p, n) };
+            let load = |p: *const f32| lanes::load_up_to::<S>(p, n);
             let mut sum = match filter.bias {
                 Some(bias) => load(bias.as_ptr().add(c)),
                 None => S::splat(0.0),

@@ -35,28 +35,8 @@ pub fn delta_step(isa: Isa, state: &mut [f32], step: DeltaStep<'_>, out: &mut [f
     by_level!(
         isa,
         (state: &mut [f32], step: DeltaStep<'_>, out: &mut [f32]) -> (),
-        delta_step_scalar,
         delta_step_lanes
     )
-}
-
-fn delta_step_scalar(state: &mut [f32], step: DeltaStep<'_>, out: &mut [f32]) {
-    let DeltaStep { query, key, value, decay, rate } = step;
-    let mut held = [0.0; COLUMNS];
-    for (row, k) in state.chunks_exact_mut(COLUMNS).zip(key) {
-        for (s, held) in row.iter_mut().zip(&mut held) {
-            *s *= decay;
-            *held += k * *s;
-        }
-    }
-    let added: [f32; COLUMNS] = std::array::from_fn(|c| rate * (value[c] - held[c]));
-    out.fill(0.0);
-    for ((row, k), q) in state.chunks_exact_mut(COLUMNS).zip(key).zip(query) {
-        for ((s, added), out) in row.iter_mut().zip(&added).zip(&mut *out) {
-            *s += k * added;
-            *out += q * *s;
-        }
-    }
 }
 
 #[inline(always)]

@@ -35,21 +35,8 @@ pub fn ssm_step(isa: Isa, state: &mut [f32], step: SsmStep<'_>, out: &mut [f32])
     by_level!(
         isa,
         (state: &mut [f32], step: SsmStep<'_>, out: &mut [f32]) -> (),
-        ssm_step_scalar,
         ssm_step_lanes
     )
-}
-
-fn ssm_step_scalar(state: &mut [f32], step: SsmStep<'_>, out: &mut [f32]) {
-    let SsmStep { key, query, x, decay, rate, past } = step;
-    out.fill(0.0);
-    for ((row, k), q) in state.chunks_exact_mut(COLUMNS).zip(key).zip(query) {
-        for ((s, x), out) in row.iter_mut().zip(x).zip(&mut *out) {
-            *s = decay * *s + k * (rate * x);
-            *out += q * *s;
-        }
-    }
-    out.iter_mut().zip(x).for_each(|(out, x)| *out += past * x);
 }
 
 #[inline(always)]

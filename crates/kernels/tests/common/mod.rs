@@ -12,6 +12,29 @@ pub fn levels() -> Vec<Isa> {
     if few() { vec![Isa::best()] } else { Isa::available() }
 }
 
+/// What `f` computes at the portable level; every other level has the same bits, or a NaN where it has one.
+pub fn at_all_levels(what: &str, f: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
+    let portable = f(Isa::SCALAR);
+    for isa in levels() {
+        let found = f(isa);
+        assert_eq!(found.len(), portable.len(), "{what} at {isa}");
+        for (i, (found, portable)) in found.iter().zip(&portable).enumerate() {
+            let same = found.to_bits() == portable.to_bits() || found.is_nan() && portable.is_nan();
+            assert!(same, "{what} [{i}]: {found:e} at {isa}, {portable:e} at the portable level");
+        }
+    }
+    portable
+}
+
+/// [`at_all_levels`] of a function that changes `x`.
+pub fn changed_at_all_levels(what: &str, x: &[f32], f: impl Fn(Isa, &mut [f32])) -> Vec<f32> {
+    at_all_levels(what, |isa| {
+        let mut x = x.to_vec();
+        f(isa, &mut x);
+        x
+    })
+}
+
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Rng(pub u64);
 

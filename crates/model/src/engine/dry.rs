@@ -50,7 +50,7 @@ impl Dry {
         let window = if options.are_off() { 0 } else { options.window };
         // Nearer to 1, no length that a text can have is too great.
         let max_exponent = if options.base > 1.000_001 {
-            (f64::from(f32::MAX).ln() / f64::from(options.base).ln()) as usize
+            (libm::log(f64::from(f32::MAX)) / libm::log(f64::from(options.base))) as usize
         } else {
             usize::MAX
         };
@@ -122,7 +122,7 @@ impl Dry {
     pub(super) fn penalty(&self, id: u32) -> f32 {
         let Ok(at) = self.repeats.binary_search_by_key(&id, |repeat| repeat.0) else { return 0.0 };
         let exponent = (self.repeats[at].1 as usize - self.options.allowed).min(self.max_exponent);
-        let power = f64::from(self.options.base).powi(exponent as i32);
+        let power = libm::pow(f64::from(self.options.base), exponent as f64);
         (f64::from(self.options.multiplier) * power) as f32
     }
 

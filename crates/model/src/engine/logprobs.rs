@@ -16,8 +16,8 @@ impl Logprobs {
     /// Returns those of token `id` and of the `top` most likely tokens.
     pub fn of(logits: &[f32], id: u32, top: usize) -> Logprobs {
         let most = logits.iter().fold(f32::NEG_INFINITY, |most, logit| most.max(*logit));
-        let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
-        let base = most + sum.ln() as f32;
+        let sum: f64 = logits.iter().map(|logit| libm::exp(f64::from(logit - most))).sum();
+        let base = most + libm::log(sum) as f32;
         let logprob = |logit: f32| (logit - base).max(MIN_LOGPROB);
         let mut best: Vec<(u32, f32)> = Vec::with_capacity(top + 1);
         for (id, &logit) in (0..).zip(logits) {

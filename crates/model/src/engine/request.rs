@@ -54,7 +54,7 @@ pub enum Pooling {
 
 /// Returns a vector in the same direction, of length 1; zeros if there is no direction.
 pub fn to_unit_length(vector: &[f32]) -> Vec<f32> {
-    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
     let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
     vector.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
 }

@@ -426,7 +426,7 @@ impl Sampler {
         }
         let (count, sum) = self.sum(logits, |logit| logit);
         let mean = sum / count;
-        let (_, squares) = self.sum(logits, |logit| (logit - mean).powi(2));
+        let (_, squares) = self.sum(logits, |logit| (logit - mean) * (logit - mean));
         let floor = f64::from(self.greatest_logit()) - f64::from(n) * (squares / count).sqrt();
         // With an infinite logit there is no deviation: all stay.
         self.candidates.retain(|c| f64::from(c.logit) >= floor || floor.is_nan());
@@ -498,7 +498,7 @@ impl Sampler {
         }
         let greatest = self.greatest_logit();
         // With p > 1 none would be left: the most likely candidate always stays.
-        let floor = greatest + p.min(1.0).ln();
+        let floor = greatest + libm::logf(p.min(1.0));
         if !floor.is_finite() {
             return;
         }
@@ -535,7 +535,7 @@ impl Sampler {
     /// Moves Mirostat's limit of surprise by a share of the deviation of a drawn token's surprise from the target.
     fn learn(&mut self, probability: f64) {
         let SamplerOptions { mirostat_tau, mirostat_eta, .. } = self.options;
-        let deviation = -probability.log2() - f64::from(mirostat_tau);
+        let deviation = -libm::log2(probability) - f64::from(mirostat_tau);
         if deviation.is_finite() {
             self.surprise -= f64::from(mirostat_eta) * deviation;
         }
@@ -557,14 +557,15 @@ impl Sampler {
             if !step.is_finite() {
                 break;
             }
-            let rank = ((i + 2) as f64 / (i + 1) as f64).ln();
+            let rank = libm::log((i + 2) as f64 / (i + 1) as f64);
             products += rank * step;
             squares += rank * rank;
         }
         let exponent = products / squares;
         let excess = exponent - 1.0;
-        let all = (self.vocab_size as f64).powf(-excess);
-        let count = (excess * self.surprise.exp2() / (1.0 - all)).powf(1.0 / exponent);
+        let all = libm::pow(self.vocab_size as f64, -excess);
+        let rest = excess * libm::exp2(self.surprise) / (1.0 - all);
+        let count = libm::pow(rest, 1.0 / exponent);
         // A NaN becomes 0.
         (count as usize).max(1)
     }
@@ -575,7 +576,7 @@ impl Sampler {
         let weight = |c: &Candidate| weight(c.logit, greatest, scale);
         let total: f64 = self.candidates.iter().map(weight).sum();
         let limit = self.surprise;
-        let stays = |c: &Candidate| -(weight(c) / total).log2() <= limit;
+        let stays = |c: &Candidate| -libm::log2(weight(c) / total) <= limit;
         match self.candidates.iter().any(stays) {
             true => self.candidates.retain(stays),
             false => self.keep_best(1),
@@ -616,7 +617,7 @@ fn weight(logit: f32, greatest: f32, scale: f64) -> f64 {
     if greatest.is_infinite() {
         f64::from(u8::from(logit == greatest && greatest > 0.0))
     } else {
-        ((f64::from(logit) - f64::from(greatest)) * scale).exp()
+        libm::exp((f64::from(logit) - f64::from(greatest)) * scale)
     }
 }
 

@@ -154,7 +154,7 @@ impl AltUpWeights {
         self.router_norm.apply_to(isa, x, normed);
         let mut routed = self.router.chunks_exact(x.len()).map(|row| vec::dot(isa, row, normed));
         let routed: [f32; STREAMS] =
-            std::array::from_fn(|_| routed.next().unwrap_or_default().tanh());
+            std::array::from_fn(|_| libm::tanhf(routed.next().unwrap_or_default()));
         std::array::from_fn(|i| {
             let row = coefficients[i * STREAMS..][..STREAMS].iter();
             row.zip(&routed).map(|(coefficient, m)| coefficient * m).sum()

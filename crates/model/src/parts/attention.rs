@@ -129,7 +129,7 @@ pub struct Temperature {
 
 impl Temperature {
     pub(super) fn at(&self, position: usize) -> f32 {
-        1.0 + self.scale * (((position + self.offset) / self.length) as f32).ln_1p()
+        1.0 + self.scale * libm::log1pf(((position + self.offset) / self.length) as f32)
     }
 }
 

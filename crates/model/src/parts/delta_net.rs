@@ -282,7 +282,7 @@ impl DeltaNet {
                 to_length(isa, queries, spec.head_dim, unit, eps);
                 to_length(isa, keys, spec.head_dim, 1.0, eps);
                 for ((alpha, bias), a) in alpha.iter_mut().zip(&self.dt_bias).zip(&self.a) {
-                    *alpha = (a * softplus(*alpha + bias)).exp();
+                    *alpha = libm::expf(a * softplus(*alpha + bias));
                 }
                 beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
             });

@@ -187,7 +187,7 @@ impl Mamba2 {
                 let lengths = &projected[i * all + all - heads..][..heads];
                 for (head, (decay, step)) in decays.iter_mut().zip(steps).enumerate() {
                     *step = softplus(lengths[head] + self.dt_bias[head]);
-                    *decay = (*step * self.a[head]).exp();
+                    *decay = libm::expf(*step * self.a[head]);
                 }
             });
             self.convolution.keep(earlier, inputs, n);

@@ -213,12 +213,12 @@ impl Routing {
 
 /// ln(1 + eˣ).
 pub(super) fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
+    x.max(0.0) + libm::log1pf(libm::expf(-x.abs()))
 }
 
 /// The weight of a shared expert that has its own gate.
 pub(super) fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
+    1.0 / (1.0 + libm::expf(-x))
 }
 
 fn groups(keys: &Keys<'_, '_>, experts: usize, used: usize) -> Result<(usize, usize), SpecError> {
@@ -246,7 +246,7 @@ fn softmax(x: &mut [f32]) {
     let reference = if most == f32::NEG_INFINITY { 0.0 } else { most };
     let mut sum = 0.0;
     for x in &mut *x {
-        *x = (*x - reference).exp();
+        *x = libm::expf(*x - reference);
         sum += *x;
     }
     x.iter_mut().for_each(|x| *x /= sum);

@@ -22,7 +22,7 @@ pub(crate) const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
 /// YaRN's magnitude for a context stretched by `factor`, with `multiplier` on the logarithm.
 pub(crate) fn magnitude(multiplier: f32, factor: f32) -> f32 {
-    1.0 + 0.1 * multiplier * factor.ln().max(0.0)
+    1.0 + 0.1 * multiplier * libm::logf(factor).max(0.0)
 }
 
 /// As [`rope`], where `counted(multiplier, factor)` is the part of YaRN's magnitude that the model's makers have put into the

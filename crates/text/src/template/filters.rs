@@ -507,13 +507,13 @@ fn rounded(number: Number, precision: i128, method: &str) -> Result<Value> {
                 Ok(Value::Float(text.parse().unwrap_or(x)))
             }
             Number::Float(x) if x.is_finite() => {
-                let unit = 10f64.powi(-digits);
+                let unit = libm::pow(10.0, f64::from(-digits));
                 Ok(Value::Float((x / unit).round_ties_even() * unit))
             }
             Number::Float(x) => Ok(Value::Float(x)),
         },
         "ceil" | "floor" => {
-            let unit = 10f64.powi(digits);
+            let unit = libm::pow(10.0, f64::from(digits));
             let scaled = number.float() * unit;
             let whole = if method == "ceil" { scaled.ceil() } else { scaled.floor() };
             Ok(Value::Float(whole / unit))

@@ -573,7 +573,7 @@ fn arithmetic(op: Binary, a: Number, b: Number) -> Result<Value> {
             if a == 0.0 && b < 0.0 {
                 return fail("0 has no negative power");
             }
-            let power = a.powf(b);
+            let power = libm::pow(a, b);
             if power.is_nan() && !a.is_nan() && !b.is_nan() {
                 return fail("a negative number has no such power");
             }

@@ -141,7 +141,7 @@ impl Rope {
                 let original = set.original(context)? as f64;
                 let stretched = context as f64 / original;
                 let usual = match stretched > 1.0 && original > 1.0 {
-                    true => (1.0 + stretched.ln() / original.ln()).sqrt(),
+                    true => (1.0 + libm::log(stretched) / libm::log(original)).sqrt(),
                     false => 1.0,
                 };
                 let magnitude = set.number("attention_factor", FACTOR)?.unwrap_or(usual);
@@ -258,7 +258,7 @@ pub(crate) fn llama3_factors(
     let (longest, shortest) = ((original / low) as f32, (original / high) as f32);
     let pair = |pair: u64| {
         let exponent = (2 * pair) as f32 / head as f32;
-        let frequency = 1.0 / f64::from(theta as f32).powf(exponent.into()) as f32;
+        let frequency = 1.0 / libm::pow(f64::from(theta as f32), exponent.into()) as f32;
         let wave = 1.0 / frequency * TAU;
         if wave < shortest || wave == longest && low == high {
             1.0

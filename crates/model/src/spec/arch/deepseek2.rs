@@ -34,7 +34,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     if let RopeScaling::Yarn { factor, .. } = rope.scaling {
         // These files store a tenth of the multiplier.
         let tenth = keys.get::<f32>(LOG_MULTIPLIER)?.unwrap_or(0.0);
-        attention.scale *= magnitude(10.0 * tenth, factor).powi(2);
+        let magnitude = magnitude(10.0 * tenth, factor);
+        attention.scale *= magnitude * magnitude;
     }
     attention.temperature = temperature(keys)?;
     let mut experts = ExpertsSpec::read(keys, false)?;
