@@ -119,6 +119,7 @@ COMMANDS = (
     Command("check inlined", BY_HAND, ANY, f"{BUILD}, nm", "no SIMD instruction is a function that is called, which makes kernels ten times as slow", test=""),
     Command("check install", BY_HAND, ANY, "curl or wget", "scripts/install.sh against a local server: what it installs, and that nothing is ever half there", test_all=""),
     Command("check page", BY_HAND, VENV, f"{BUILD}, {MODELS}", "the page of `alight serve` in a real browser, where this machine has chromedriver", test_all=""),
+    Command("check lints", BY_HAND, ANY, "cargo, clippy", "our crates, their tests and examples by the lints of clippy and the compiler: a warning is an error", test="", bare=True),
     Command("check litmus", BY_HAND, ANY, "scripts/build_dartagnan.sh, Java", "the protocol of the collective among GPUs under PTX's memory model, with mistakes that it must find"),
     Command("check macos", BY_HAND, ANY, "rustup target add, make cross", "the whole workspace compiles for macOS, and what differs between systems is in a few places", test="", bare=True),
     Command("check mistakes", BY_HAND, VENV, "make test, 3 GB of disk", "deliberate mistakes, one for each kind of check, are seen by the step that is named"),

@@ -48,7 +48,7 @@ class Step:
     """Whether it computes with as many threads as there are cores: one such step runs at a time, since threads that wait for each other lose much
     where there are more of them than cores."""
     seconds: float = 0.0
-    """About how long it takes, if that is known: what takes longest begins first."""
+    """About how long it takes, with what waits for it, if that is known: what takes longest begins first."""
 
 
 @dataclass

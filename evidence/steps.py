@@ -13,7 +13,7 @@ from evidence.proof import Inputs, Step, digest
 
 # Everything is built like this, what is run and what is tested: with other options it would be built twice.
 BUILD = ["--release", "--locked", "--workspace"]
-# Examples that a check runs. The others are built by whoever runs them, and checked by clippy.
+# Examples that a check runs. The others are built by whoever runs them, and checked by `check lints`.
 EXAMPLES = ["gguf_dump", "safetensors_dump", "torch_dump", "tokenize", "weight_types"]
 PYTHONS = {VENV: ".venv/bin/python", CUDA: ".venv-cuda/bin/python", WHEEL: "bindings/python/.venv/bin/python", ANY: sys.executable}
 # What makes each of them, and the step in which that happens.
@@ -23,8 +23,13 @@ STARTED = {"alight": ["alight"], "rusage": ["rusage"]}
 # Steps that compute with all cores.
 HEAVY = ("agree greedy", "agree architectures", "check clients", "check convert", "check notations", "check packed", "check aot-gpu", "python", "rust alight tests", "rust model tests",
          "rust xla tests", "rust model no_alloc")
-# About how long those take that begin first.
-LONG = {"rust alight tests": 200.0, "rust model tests": 150.0, "python": 100.0, "agree architectures": 60.0, "clippy": 50.0, "rust pages tests": 30.0}
+# About how long it is from the beginning of those that begin first to the end of all that waits for them.
+LONG = {"build": 600.0, "fetch bindings/python/.venv": 500.0, "wheel": 450.0, "fetch .venv": 430.0, "fetch models": 420.0, "build tests": 400.0, "rust alight tests": 250.0,
+        "python": 120.0, "rust model tests": 110.0, "check lints": 80.0, "rust pages tests": 50.0}
+# Whose result depends on more than the files of the repository: on the compiler.
+EACH_TIME = ("check lints",)
+# Tests of this package wait for processes and for time more than they compute.
+TEST_THREADS = {"alight": "3"}
 # Of these packages `make test` leaves some tests to `make test-all`.
 LEFT_OUT = {"alight-xla": ["--skip", "cuda_"]}
 
@@ -69,14 +74,13 @@ def steps(everything: bool, only: list[str] | None) -> list[Step]:
         Step("build tests", ["cargo", "test", *BUILD, "--tests", "--no-run", "--message-format=json-render-diagnostics"], ("build", "wheel", "fetch models", MADE_BY[VENV][0]),
              env=unoptimised(),
              then=lambda text: programs_of(text, inputs, data, everything, only)),
-        Step("clippy", ["cargo", "clippy", *BUILD, "--all-targets", "--", "-D", "warnings"], ("build tests",)),
-        Step("documentation tests", ["cargo", "test", *BUILD, "--doc"], ("clippy",), inputs=lambda: hashed(rust())),
+        Step("documentation tests", ["cargo", "test", *BUILD, "--doc"], ("build tests",), inputs=lambda: hashed(rust())),
         Step("fetch models", make("models")),
     ]
     if everything:
         found += [
-            Step("loom", make("loom"), ("clippy",), inputs=lambda: hashed(rust())),
-            Step("checked arithmetic", make("checked"), ("clippy", "fetch models"), inputs=lambda: hashed(rust(), inputs.models())),
+            Step("loom", make("loom"), ("build tests",), inputs=lambda: hashed(rust())),
+            Step("checked arithmetic", make("checked"), ("build tests", "fetch models"), inputs=lambda: hashed(rust(), inputs.models())),
         ]
     for command in COMMANDS:
         arguments = command.arguments(everything)
@@ -88,7 +92,10 @@ def steps(everything: bool, only: list[str] | None) -> list[Step]:
             after += ["build", "fetch models"]
         if command.name in ("check aot-gpu",):
             after += ["python"]
-        found.append(Step(command.name, line, tuple(after), inputs=lambda line=line, bare=command.bare: of_command(line, bare)))
+        if command.name in ("check lints",):
+            after += ["build"]
+        known = command.name not in EACH_TIME
+        found.append(Step(command.name, line, tuple(after), inputs=lambda line=line, bare=command.bare, known=known: of_command(line, bare) if known else None))
     # Before the tests are built, since only one cargo builds at a time.
     found.append(Step("wheel", make("installed-wheel"), ("build", MADE_BY[WHEEL][0])))
     which = [] if everything else ["-m", "smoke"]
@@ -96,10 +103,10 @@ def steps(everything: bool, only: list[str] | None) -> list[Step]:
     extension = release("lib_alight.so")
     found.append(Step("python", line, ("wheel", "fetch models"), inputs=lambda: hashed(
         data(), inputs.models(), inputs.file(extension), *map(inputs.file, programs), *line)))
-    for step in found:
-        step.heavy, step.seconds = step.name in HEAVY, LONG.get(step.name, 0.0)
     used = {name for step in found for name in step.after}
     found += [Step(name, make(stamp)) for name, stamp in MADE_BY.values() if name in used]
+    for step in found:
+        step.heavy, step.seconds = step.name in HEAVY, LONG.get(step.name, 0.0)
     return found
 
 
@@ -133,7 +140,7 @@ def programs_of(text: str, inputs: Inputs, data, everything: bool, only: list[st
             continue
         chosen = [] if everything else LEFT_OUT.get(package, [])
         # One thread a model, since as many tests as there are cores run at a time.
-        environment = {"CARGO_MANIFEST_DIR": str(folder), "RUST_TEST_THREADS": "2"} | ({"ALIGHT_TEST_ALL": "1"} if everything else {"ALIGHT_THREADS": "1"})
+        environment = {"CARGO_MANIFEST_DIR": str(folder), "RUST_TEST_THREADS": TEST_THREADS.get(package, "2")} | ({"ALIGHT_TEST_ALL": "1"} if everything else {"ALIGHT_THREADS": "1"})
         started = [release(one) for one in STARTED.get(package, [])]
 
         def hashed(program=program, chosen=chosen, started=started) -> str | None:

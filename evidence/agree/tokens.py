@@ -17,7 +17,7 @@ with a reason below; any other difference counts as a failure.
 import json
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, gguf_files
 from evidence.lib.common import MODELS, ROOT, model_path, models_folder, say
 from evidence.lib.llama import token_ids
 
@@ -40,18 +40,18 @@ def our_ids(binary: Path, model: Path, questions: list) -> list:
 
 def hf_tokenizers(model: Path):
     """Two tokenizers from the arrays of the file: (without control tokens, with them)."""
-    import gguf
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    fields = gguf.GGUFReader(model).fields
+    fields = gguf_files.quick_reader(model).fields
     def value(key):
         return fields["tokenizer.ggml." + key].contents()
     texts, types = value("tokens"), value("token_type")
     ids = {text: i for i, text in enumerate(texts)}
+    merges = ([tuple(merge.split(" ")) for merge in value("merges")] if value("model") == "gpt2"
+              else merges_from_scores(ids, types, value("scores")))
 
     def build(with_control: bool):
         if value("model") == "gpt2":
-            merges = [tuple(merge.split(" ")) for merge in value("merges")]
             tokenizer = Tokenizer(models.BPE(ids, merges))
             if value("pre") != "smollm":
                 raise SystemExit(f"no Hugging Face recipe for pre-tokeniser {value('pre')}")
@@ -64,8 +64,7 @@ def hf_tokenizers(model: Path):
             if value("add_space_prefix"):
                 raise SystemExit("no Hugging Face recipe for add_space_prefix")
             unknown = texts[value("unknown_token_id")]
-            tokenizer = Tokenizer(models.BPE(ids, merges_from_scores(ids, types, value("scores")),
-                                             byte_fallback=True, fuse_unk=True, unk_token=unknown))
+            tokenizer = Tokenizer(models.BPE(ids, merges, byte_fallback=True, fuse_unk=True, unk_token=unknown))
             tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
         added = []
         for text, kind in zip(texts, types):

@@ -40,7 +40,7 @@ class Mistake:
 R = "crates/"
 MISTAKES = (
     Mistake("a line that is not formatted", R + "files/src/lib.rs", "\nuse ", "\nuse  ", "format"),
-    Mistake("a clone that clippy finds", R + "types/src/lib.rs", "pub mod packed;", "pub mod packed;\n\npub fn twice(x: u32) -> u32 { return x.clone() * 2; }", "clippy"),
+    Mistake("a clone that clippy finds", R + "types/src/lib.rs", "pub mod packed;", "pub mod packed;\n\npub fn twice(x: u32) -> u32 { return x.clone() * 2; }", "check lints"),
     Mistake("a command that nobody lists", "evidence/commands.py", 'Command("check gguf"', 'Command("check ggufs"', "evidence selftest"),
     Mistake("a link that leads nowhere", "README.md", "(docs/README.md)", "(docs/READ" "YOU.md)", "check docs"),
     Mistake("a picture that is not its results'", "docs/pictures/start.svg", "</svg>", "<g/></svg>", "make pictures"),

@@ -30,6 +30,18 @@ def know_newer_types() -> None:
     gguf.GGML_QUANT_SIZES[member] = (64, 18)
 
 
+def quick_reader(path: Path) -> gguf.GGUFReader:
+    """The package's reader, whose values are plain arrays over the file. Its own are slices of `np.memmap`, of which each costs ten times as much,
+    and the metadata of a large vocabulary is a million of them."""
+
+    class Quick(gguf.GGUFReader):
+        def _get(self, offset, dtype, count=1, override_order=None):
+            order = self.byte_order if override_order is None else override_order
+            return np.frombuffer(self.data, np.dtype(dtype).newbyteorder(order), int(count), int(offset))
+
+    return Quick(path)
+
+
 def copy_keys(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, wanted: Callable, other: dict | None = None) -> None:
     """The metadata whose names are `wanted`, with `other` values where it says so."""
     for name, field in reader.fields.items():
