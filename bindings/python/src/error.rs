@@ -4,17 +4,21 @@
 //! that cannot be opened raises Python's own error for that (`FileNotFoundError` and so on), and so does an argument of a wrong
 //! type.
 
+use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
 use alight_chat::grammar::NoGrammar;
+use alight_convert::ConvertError;
 use alight_files::FilesError;
 use alight_hub::HubError;
 use alight_model::{LoadError, ModelError};
 use alight_pages::MapError;
 use alight_text::PromptError;
 use alight_text::prompt::TooLong;
-use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{
+    PyException, PyMemoryError, PyOSError, PyRuntimeError, PyRuntimeWarning, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
@@ -170,6 +174,27 @@ pub fn hub(error: HubError) -> PyErr {
         HubError::Cache { path, source } => system(&path, &source),
         error => HUB.err(error.to_string()),
     }
+}
+
+/// A model that cannot be packed.
+pub fn convert(error: ConvertError) -> PyErr {
+    match error {
+        ConvertError::Map(error) => map(error),
+        ConvertError::Files(error) => files(error),
+        ConvertError::Write { path, source } | ConvertError::Read { path, source, .. } => {
+            system(&path, &source)
+        }
+        ConvertError::Replace(_) | ConvertError::NoPlace { .. } => {
+            PyOSError::new_err(error.to_string())
+        }
+        error => FORMAT.err(error.to_string()),
+    }
+}
+
+/// Warns of what does not prevent a call from succeeding.
+pub fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+    let text = CString::new(text.replace('\0', " "))?;
+    PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)
 }
 
 /// A model that the engine rejects.

@@ -3,11 +3,10 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, Settings};
-use pyo3::exceptions::PyRuntimeWarning;
+use alight_hub::{Event, Hub, HubError, Located, Name, OnEvent, Pulled, Settings};
 use pyo3::prelude::*;
 
-use crate::error;
+use crate::{error, pack};
 
 /// The hub and the cache of this process.
 fn hub(offline: bool) -> PyResult<Hub> {
@@ -16,12 +15,15 @@ fn hub(offline: bool) -> PyResult<Hub> {
     Ok(Hub::new(settings))
 }
 
-/// Pulls with the interpreter released. Signals are checked meanwhile: an exception of a signal handler or of `progress` ends the
-/// pull, and the received bytes are kept.
-fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled, Failed> {
+/// Pulls by `work` with the interpreter released. Signals are checked meanwhile: an exception of a signal handler or of `progress` ends
+/// the pull, and the received bytes are kept.
+fn observed<T>(
+    progress: Option<&Py<PyAny>>,
+    work: impl FnOnce(&mut OnEvent<'_>) -> Result<T, Failed>,
+) -> Result<T, Failed> {
     let mut raised = None;
     let mut reported = None;
-    let pulled = hub.pull(name, &mut |event| {
+    let done = work(&mut |event| {
         let new = match event {
             Event::Progress { received, total } if total > 0 => Some((received, total)),
             _ => None,
@@ -45,14 +47,24 @@ fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled,
     });
     match raised {
         Some(error) => Err(Failed::Raised(error)),
-        None => pulled.map_err(Failed::Hub),
+        None => done,
     }
+}
+
+fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled, Failed> {
+    observed(progress, |on_event| Ok(hub.pull(name, on_event)?))
 }
 
 /// The reason a pull has ended early.
 enum Failed {
     Hub(HubError),
     Raised(PyErr),
+}
+
+impl From<HubError> for Failed {
+    fn from(problem: HubError) -> Failed {
+        Failed::Hub(problem)
+    }
 }
 
 impl From<Failed> for PyErr {
@@ -83,21 +95,21 @@ pub fn file(py: Python<'_>, path: PathBuf, offline: bool) -> PyResult<PathBuf> {
     })?;
     if let Located::Instead(found, problem) = &located {
         let text = format!("{problem}; {}:{} is in the cache", found.repo, found.tag);
-        let text = text.replace('\0', " ");
-        let text = std::ffi::CString::new(text)?;
-        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)?;
+        error::warn(py, &text)?;
     }
     Ok(located.path().to_owned())
 }
 
-/// Fetches a model of the hub as `alight pull` does, and returns the path of its file, or of the first of several.
+/// Fetches a model of the hub as `alight pull` does, and returns the path of its file, or of the first of several. With `pack`, its
+/// packed file is kept alone, as `alight pull --pack` does.
 #[pyfunction]
-#[pyo3(signature = (name, *, revision=None, offline=false, progress=None))]
+#[pyo3(signature = (name, *, revision=None, offline=false, pack=false, progress=None))]
 pub fn pull(
     py: Python<'_>,
     name: &str,
     revision: Option<&str>,
     offline: bool,
+    pack: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<PathBuf> {
     let mut name = Name::parse(name).map_err(error::hub)?;
@@ -106,11 +118,28 @@ pub fn pull(
     }
     let hub = hub(offline)?;
     py.detach(|| {
-        if hub.settings().offline
-            && let Some(found) = hub.find(&name).map_err(error::hub)?
-        {
-            return Ok(found.path().to_owned());
+        let found = match hub.settings().offline {
+            true => hub.find(&name).map_err(error::hub)?,
+            false => None,
+        };
+        let (path, files) = match found {
+            Some(found) => (found.path().to_owned(), found.paths),
+            None => {
+                let pulled = observed(progress.as_ref(), |on_event| match pack {
+                    true => Ok(hub.pull_to_pack(&name, on_event)?),
+                    false => Ok(hub.pull(&name, on_event)?),
+                })?;
+                (pulled.path().to_owned(), pulled.paths)
+            }
+        };
+        if !pack {
+            return Ok(path);
         }
-        Ok(fetch(&hub, &name, progress.as_ref())?.path().to_owned())
+        let kept = observed(None, |on_event| {
+            hub.keep_packed(&name.repo, &files, on_event, |from, to| {
+                pack::of_hub(from, to).map_err(Failed::Raised)
+            })
+        });
+        Ok(kept?)
     })
 }

@@ -41,6 +41,7 @@ mod metadata;
 mod model;
 mod new_file;
 mod numpy;
+mod pack;
 mod residency;
 mod source;
 mod staging;

@@ -21,6 +21,7 @@ use crate::completion::{Completion, Making, PATIENCE, Stream};
 use crate::error;
 use crate::hub;
 use crate::items::Items;
+use crate::pack;
 use crate::source;
 use crate::tokenizer::Tokenizer;
 use crate::worker::{Running, Worker};
@@ -47,6 +48,7 @@ pub enum Drafts {
 ///   prompt_cache      bytes of memory for what was computed of prompts, for those that begin alike
 ///   speculate         "auto", "off" or 0 to 7: how many tokens are computed ahead
 ///   draft             the file of a smaller model that proposes tokens
+///   pack              pack the model once, keep the packed file, and use it from then on
 ///   offline           nothing is fetched from the hub
 ///
 /// `generate`, `stream`, `chat`, `stream_chat` and `batch` answer; `help(alight.Model.generate)` tells their options.
@@ -146,16 +148,24 @@ impl Model {
         held.map(Some).map_err(|why| error::no_grammar(option, &why))
     }
 
+    /// The file of the one model at a path, of a folder the first.
+    fn file(path: PathBuf) -> PyResult<PathBuf> {
+        if !path.is_dir() {
+            return Ok(path);
+        }
+        let source = source::open(&path)?;
+        if source.format != Format::Gguf {
+            return Err(source::other_format(&path, source.format));
+        }
+        // Any of several files leads to the others.
+        Ok(source.files.first().map_or(path, |map| map.path().to_owned()))
+    }
+
     /// Opens the one model at a path.
     fn open(path: &Path, options: &OpenOptions) -> PyResult<alight_model::Model> {
         if path.is_dir() {
-            let source = source::open(path)?;
-            if source.format != Format::Gguf {
-                return Err(source::other_format(path, source.format));
-            }
-            // Any of several files leads to the others.
-            let first = source.files.first().map_or(path, |map| map.path());
-            return alight_model::Model::open(first, options).map_err(error::model);
+            let first = Model::file(path.to_owned())?;
+            return alight_model::Model::open(&first, options).map_err(error::model);
         }
         // The file is not read before its residency in memory is known.
         let refused = |problem| match problem {
@@ -178,7 +188,7 @@ impl Model {
     /// Opens a model. The documentation of the class describes the arguments.
     #[new]
     #[pyo3(signature = (path, *, context=None, threads=None, sequences=8, load="auto", repack="auto", lock=false, memory=None,
-        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, offline=false))]
+        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, pack=false, offline=false))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -195,6 +205,7 @@ impl Model {
         prompt_cache: i128,
         speculate: Option<Drafts>,
         draft: Option<PathBuf>,
+        pack: bool,
         offline: bool,
     ) -> PyResult<Model> {
         let context = context.map(|n| whole("context", n)).transpose()?;
@@ -226,7 +237,10 @@ impl Model {
             },
             ..EngineOptions::default()
         };
-        let path = hub::file(py, path, offline)?;
+        let mut path = hub::file(py, path, offline)?;
+        if pack {
+            path = pack::once(py, &Model::file(path)?)?;
+        }
         let draft = draft.map(|draft| hub::file(py, draft, offline)).transpose()?;
         py.detach(move || {
             let model = Model::open(&path, &open)?;

@@ -16,6 +16,8 @@ import alight
 import numpy as np
 import pytest
 from conftest import MODELS, PATH, ROOT, in_process, with_signals, write_safetensors
+from evidence.lib import tiny_models
+from evidence.lib.tiny_models import Tiny
 from test_model import write_model
 
 QUESTION = "Why is the sky blue?"
@@ -416,6 +418,30 @@ def test_a_model_without_a_template(tmp_path, command):
             model.generate("the", system="x")
     told = subprocess.run([command, "run", path, "the", "--raw", "--seed", "1", "-n", "6", "--ignore-eos", "--json"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     same(answer, json.loads(told.stdout))
+
+
+def test_a_model_that_is_packed_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tiny_models.write(Tiny("llama", "llama", layers=2), tmp_path / "m.gguf")
+    options = {"max_tokens": 4, "temperature": 0, "ignore_eos": True}
+    with alight.Model(path, threads=1, context=64) as model:
+        plain = model.generate([1, 2, 3], **options)
+    made = set()
+    for _ in range(2):
+        with alight.Model(path, threads=1, context=64, pack=True) as model:
+            assert (model.path, model.name) == (tmp_path / "m.packed.gguf", "m")
+            assert model.generate([1, 2, 3], **options).tokens == plain.tokens
+        made.add(model.path.stat().st_ino)
+    assert len(made) == 1
+    # The folder of a link is another program's, and here there is no other place.
+    (tmp_path / "cache").write_text("no folder")
+    link = tmp_path / "hub" / "link.gguf"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    with pytest.warns(RuntimeWarning, match="the model is used as it is: packing failed"), alight.Model(link, threads=1, context=64, pack=True) as model:
+        assert model.path == link and model.generate([1, 2, 3], **options).tokens == plain.tokens
+    with pytest.raises(FileNotFoundError):
+        alight.Model(tmp_path / "none.gguf", pack=True)
 
 
 def test_weights_that_are_no_numbers(tmp_path):

@@ -64,6 +64,24 @@ def test_pull_returns_the_path_and_tells_how_far_it_is(hub, cache):
     assert alight.open(path).format == "gguf"
 
 
+def test_a_model_is_kept_packed_and_has_the_same_answer(hub, cache, command, tmp_path):
+    with alight.Model(NAME, threads=1, context=64) as model:
+        answer = model.generate([1, 2, 3], max_tokens=4, temperature=0, ignore_eos=True)
+    hub.taken()
+    path = alight.pull(f"{REPO}:Q8_0", pack=True)
+    assert path == of(cache, "m-Q8_0.packed.gguf") and not of(cache, "m-Q8_0.gguf").exists()
+    assert alight.pull(f"{REPO}:Q8_0") == path == alight.pull(f"{REPO}:Q8_0", pack=True, offline=True)
+    with alight.Model(NAME, threads=1, context=64, offline=True) as packed:
+        assert packed.path == path and packed.name == model.name
+        assert packed.generate([1, 2, 3], max_tokens=4, temperature=0, ignore_eos=True).tokens == answer.tokens
+    subprocess.run([command, "unpack", path, "-o", tmp_path / "out.gguf"], check=True, capture_output=True)
+    assert (tmp_path / "out.gguf").read_bytes() == hub.files["m-Q8_0.gguf"] and hub.taken() == 0
+    # A file that is no model stays as it is.
+    with pytest.raises(alight.FormatError, match="m-F16.gguf"):
+        alight.pull(f"{REPO}:F16", pack=True)
+    assert of(cache, "m-F16.gguf").read_bytes() == hub.files["m-F16.gguf"]
+
+
 def test_what_is_not_to_be_had_is_one_sentence(hub, cache, monkeypatch):
     with pytest.raises(alight.HubError, match=r"org/model-GGUF:Q8_0 is not in the cache .* nothing is fetched offline"):
         alight.Model(NAME, offline=True)

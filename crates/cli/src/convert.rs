@@ -9,9 +9,10 @@ use alight_convert::{
 };
 use anyhow::anyhow;
 
+use crate::conversion::{speed, with_progress};
 use crate::hub::{self, HubArgs};
 use crate::outcome::{Outcome, Stop};
-use crate::pack::{new_model, speed, with_progress};
+use crate::pack::new_model;
 use crate::{say, threads, units};
 
 /// Maximum number of omitted tensors shown by name.

@@ -8,6 +8,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use alight_files::folders;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 use serde::Deserialize;
@@ -15,8 +16,8 @@ use toml::de::DeTable;
 use toml::{Table, Value};
 
 use crate::outcome::{Outcome, Stop};
+use crate::plain;
 use crate::text_input::{self, From};
-use crate::{folders, plain};
 
 /// Maximum bytes of the file.
 const LIMIT: u64 = 1 << 20;

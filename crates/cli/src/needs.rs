@@ -3,6 +3,8 @@
 use alight_model::{KvType, Model, ModelSpec};
 use serde::Serialize;
 
+use crate::units;
+
 /// The memory that a model and a conversation hold, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Held {
@@ -27,6 +29,22 @@ impl Held {
     pub fn all(&self) -> u64 {
         self.mapped.saturating_add(self.keys_and_values)
     }
+}
+
+/// Returns a clause about this much memory, and what is available on this machine; `None`: the system does not report it.
+pub fn fits(needed: u64, available: Option<u64>) -> String {
+    match available {
+        None => "this system does not report its memory".to_owned(),
+        Some(available) if needed <= available => {
+            format!("fits in memory: {} available", units::bytes(available))
+        }
+        Some(available) => format!("more than the memory available, {}", units::bytes(available)),
+    }
+}
+
+/// Returns the memory that is available on this machine; `None`: the system does not report it.
+pub fn available() -> Option<u64> {
+    Some(alight_pages::available_memory().0).filter(|available| *available != u64::MAX)
 }
 
 /// Returns the bytes of keys, values and states.

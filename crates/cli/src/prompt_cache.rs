@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use alight_files::folders;
 use alight_model::{IgnoredPrompt, PromptFolder};
 use anyhow::{Context, anyhow};
 use clap::ValueHint;
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
-use crate::{folders, output, pack, plain, say, units};
+use crate::{output, plain, say, units};
 
 /// Maximum bytes of all prompts together.
 const LIMIT: u64 = 16 << 30;
@@ -200,11 +201,10 @@ struct PackedFiles {
 
 impl PackedFiles {
     fn find(given: Option<&PathBuf>) -> Outcome<PackedFiles> {
-        let found = match given {
-            Some(_) => None,
-            None => pack::kept::all_in_cache().context("the packed files")?,
-        };
-        let (cache, paths) = found.unwrap_or_default();
+        let cache = given.is_none().then(folders::packed).flatten();
+        let found = cache.as_deref().map(alight_convert::all_packed).transpose();
+        let (cache, paths) = (cache.unwrap_or_default(), found.context("the packed files")?);
+        let paths = paths.unwrap_or_default();
         // (A file may have been removed meanwhile.)
         let known = |path: PathBuf| path.symlink_metadata().ok().map(|found| (path, found));
         Ok(PackedFiles { cache, files: paths.into_iter().filter_map(known).collect() })
@@ -234,7 +234,7 @@ impl PackedFiles {
     /// Removes them, and returns their number and bytes.
     fn clear(&self) -> Outcome<(usize, u64)> {
         for (path, _) in &self.files {
-            let removed = pack::kept::remove_from_cache(&self.cache, path);
+            let removed = alight_convert::remove_packed(&self.cache, path);
             removed.with_context(|| format!("'{}'", path.display()))?;
         }
         Ok((self.files.len(), self.bytes()))

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use alight_convert::QuantizationMix;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::conversion::{speed, with_progress};
 use crate::hub::HubArgs;
 use crate::outcome::{Outcome, Stop};
-use crate::pack::{OutputArgs, speed, with_progress};
+use crate::pack::OutputArgs;
 use crate::{convert, say, source, threads};
 
 /// Arguments of `alight quantize`.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use alight_convert::format_of;
-use alight_files::file_name;
+use alight_files::{file_name, packed_name};
 use alight_formats::Format;
 use alight_formats::split::ShardName;
 use anyhow::anyhow;
@@ -86,14 +86,6 @@ fn models_of(paths: Vec<PathBuf>) -> Vec<PathBuf> {
         is_new
     };
     paths.into_iter().filter(is_first).collect()
-}
-
-/// Returns the name of the packed file next to a model.
-pub fn packed_name(model: &Path) -> String {
-    let name = file_name(model);
-    let whole = model.file_stem().unwrap_or_default().to_string_lossy();
-    let stem = ShardName::parse(&name).map_or(&*whole, |shard| shard.prefix);
-    format!("{stem}.packed.gguf")
 }
 
 /// Returns the first file of each model in a folder, sorted by name. The name of a file decides whether it is a model, so the caller can

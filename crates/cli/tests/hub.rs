@@ -232,8 +232,7 @@ fn what_a_repository_has_is_listed_before_anything_is_fetched() {
     assert!(line("Q8_0").contains("fits in memory: "), "{}", list.stdout);
     assert!(line("Q4_K_M").ends_with("; the default"), "{}", list.stdout);
     assert!(
-        line("Q6_K").contains("8.80 TB")
-            && line("Q6_K").contains("larger than the memory available"),
+        line("Q6_K").contains("8.80 TB") && line("Q6_K").contains("more than the memory available"),
         "{}",
         list.stdout
     );
@@ -260,7 +259,7 @@ fn inspect_fetches_a_header_and_no_more() {
     let file = format!("file          hf.co/{REPO}:m-Q6_K.gguf");
     assert!(shown.stdout.contains(&file), "{}", shown.stdout);
     let needs = shown.stdout.lines().find(|line| line.starts_with("needs ")).unwrap();
-    assert!(needs.contains("weights ") && shown.stdout.contains(" fits here: "), "{needs}");
+    assert!(needs.contains("weights ") && shown.stdout.contains("fits in memory: "), "{needs}");
     assert!(!shown.stdout.contains("cached"), "nothing of it can be: {}", shown.stdout);
     let said = format!("{name} is not in the cache: its header was fetched, ");
     assert!(shown.stderr.contains(&said), "{}", shown.stderr);
@@ -478,6 +477,115 @@ fn list_and_rm_know_what_is_there() {
     case.alight(&["rm", "--all", REPO]).succeeds();
     assert_eq!(case.alight(&["list"]).succeeds().stdout, "");
     assert!(!case.cache().join("models--org--model-GGUF").exists());
+}
+
+#[test]
+fn a_model_is_kept_packed_and_comes_back_to_the_byte() {
+    let case = case();
+    let name = format!("hf.co/{REPO}:Q8_0");
+    let original =
+        case.hub.plan().files.iter().find(|f| f.path == "m-Q8_0.gguf").unwrap().bytes.clone();
+    let pulled = case.alight(&["pull", "--pack", &name]).succeeds();
+    let path = case.file("m-Q8_0.packed.gguf").display().to_string();
+    assert_eq!(pulled.stdout.trim_end(), path);
+    let lines: Vec<&str> = pulled.stderr.lines().collect();
+    assert!(
+        lines[1].starts_with("pulled org/model-GGUF:Q8_0: ")
+            && lines[2].starts_with("packed org/model-GGUF:Q8_0: "),
+        "{lines:?}"
+    );
+    assert!(!case.file("m-Q8_0.gguf").exists());
+    // Every command that takes a name finds it, and nobody is asked.
+    case.hub.asked();
+    let local = wild::model(case.folder.path());
+    assert_eq!(case.tokens(&[&name]), case.tokens(&[&local]));
+    assert_eq!(case.tokens(&["model"]), case.tokens(&["-hf", "org/model-GGUF:q8_0", "--pack"]));
+    let shown = case.alight(&["inspect", &name]).succeeds().stdout;
+    assert!(shown.contains("tiles16") && shown.contains("m-Q8_0.packed.gguf"), "{shown}");
+    let list = case.alight(&["list"]).succeeds().stdout;
+    assert!(list.starts_with(&name) && list.ends_with("  now  packed\n"), "{list}");
+    let json = case.alight(&["list", "--json"]).succeeds().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["packed"], &json["path"]), (&true.into(), &path.as_str().into()));
+    assert!(case.hub.asked().is_empty());
+    // The hub's own file comes back, and is not fetched for it.
+    let out = case.folder.path().join("out.gguf");
+    let unpacked = case.alight(&["unpack", &path, "-o", out.to_str().unwrap()]).succeeds();
+    assert!(unpacked.stderr.contains(&sha256(&original)), "{}", unpacked.stderr);
+    assert!(fs::read(&out).unwrap() == *original);
+    let again = case.alight(&["pull", &name]).succeeds();
+    assert_eq!(again.stdout.trim_end(), path);
+    assert!(
+        again.stderr.contains("kept packed, and nothing was fetched: `alight unpack`"),
+        "{}",
+        again.stderr
+    );
+    let again = case.alight(&["pull", "--pack", "--json", &name]).succeeds();
+    assert_eq!(again.stderr, "");
+    let json: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!((&json["packed"], &json["received_bytes"]), (&true.into(), &0.into()));
+    assert_eq!(json["bytes"], fs::metadata(&path).unwrap().len());
+    assert!(case.hub.asked().iter().all(|one| !one.cdn));
+    case.alight(&["rm", &format!("{REPO}:m-Q8_0.gguf")]).succeeds();
+    assert!(!case.cache().join("models--org--model-GGUF").exists());
+}
+
+#[test]
+fn what_is_there_is_packed_without_a_network() {
+    let case = case();
+    let name = format!("{REPO}:Q8_0");
+    case.alight(&["pull", &name]).succeeds();
+    case.hub.asked();
+    let packed = case.alight(&["pull", "--pack", "--offline", &name]).succeeds();
+    assert_eq!(packed.stdout.trim_end(), case.file("m-Q8_0.packed.gguf").to_str().unwrap());
+    assert!(!case.file("m-Q8_0.gguf").exists() && case.hub.asked().is_empty());
+    case.alight(&["pull", "--pack", "--list", &name]).fails_as_usage("--list");
+    // A split model, and one whose packed form cannot be written.
+    for no in [1, 2] {
+        case.hub.add(&format!("s-Q5_K_M-0000{no}-of-00002.gguf"), bytes(500, no), true);
+    }
+    let error = ["cannot be kept packed", "several files", "run it with --pack"];
+    case.alight(&["pull", "--pack", &format!("{REPO}:Q5_K_M")]).fails(1, &error);
+    assert!(case.hub.asked().iter().all(|one| !one.cdn));
+    case.hub.add("broken-Q6_K.gguf", bytes(5000, 1), true);
+    let failed = case.alight(&["pull", "--pack", &format!("{REPO}:Q6_K")]);
+    assert_eq!(failed.status, Some(1), "{}", failed.stderr);
+    assert!(
+        failed.stderr.contains("Q6_K stays in the cache as the hub has it"),
+        "{}",
+        failed.stderr
+    );
+    assert_eq!(fs::read(case.file("broken-Q6_K.gguf")).unwrap(), bytes(5000, 1));
+}
+
+#[test]
+fn whatever_ends_the_packing_the_next_call_packs_what_was_fetched() {
+    use std::io::{BufRead, BufReader};
+    let folder = tempfile::tempdir().unwrap();
+    let model = fs::read(support::source(folder.path(), 48)).unwrap();
+    let case = Case { hub: FakeHub::with(&[("m-F16.gguf", model.clone())]), folder };
+    let name = format!("{REPO}:F16");
+    for signal in [libc::SIGKILL, libc::SIGINT] {
+        let mut child = case.command(&["pull", "--pack", &name]).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        // The second time nothing is fetched.
+        while signal == libc::SIGKILL && !said.contains("pulled ") {
+            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+        }
+        kill(&child, signal);
+        let status = ended(&mut child);
+        assert!(!status.success(), "it was to end in the middle: {status}");
+        assert!(fs::read(case.file("m-F16.gguf")).unwrap() == model);
+    }
+    case.hub.asked();
+    let path = case.alight(&["pull", "--pack", &name]).succeeds().stdout;
+    assert!(case.hub.asked().iter().all(|one| !one.cdn), "it is fetched once");
+    let blobs = fs::read_dir(case.cache().join("models--org--model-GGUF/blobs")).unwrap();
+    assert_eq!(blobs.count(), 1);
+    let out = case.folder.path().join("out.gguf");
+    case.alight(&["unpack", path.trim_end(), "-o", out.to_str().unwrap()]).succeeds();
+    assert!(fs::read(&out).unwrap() == model);
 }
 
 /// Waits until so much of a body has been asked for that something has come.

@@ -108,6 +108,16 @@ pub enum ConvertError {
         /// The file.
         path: PathBuf,
     },
+    /// There is no place for a packed file that is to be kept.
+    #[error(
+        "there is no place for a packed file of {}: the model's folder cannot be written to, or its name is taken there, and \
+         there is no cache folder (XDG_CACHE_HOME, HOME)",
+        path.display()
+    )]
+    NoPlace {
+        /// The model.
+        path: PathBuf,
+    },
     /// The source of `unpack` is not packed.
     #[error("{}: is not packed, there is nothing to unpack", path.display())]
     NotPacked {

@@ -42,6 +42,7 @@ mod error;
 mod files;
 mod imatrix;
 mod import;
+mod kept;
 mod mix;
 mod order;
 mod pack;
@@ -61,6 +62,7 @@ use alight_pages::Threads;
 
 pub use error::ConvertError;
 pub use import::{About, Conversion, Converted, Request, format_of};
+pub use kept::{PackedOnce, all_packed, pack_once, remove_packed};
 pub use mix::{QuantizationMix, UnknownMix};
 pub use pack::{Kept, KeptReason, Packed, is_packed_from, pack, pack_unnamed};
 pub use quantize::quantize;

@@ -1,6 +1,7 @@
 //! The GGUF files of a model: finding and mapping them; their headers, copied and parsed; and all
 //! tensors in one catalog. Everything that opens a model goes through here: the engine, the
-//! converters, `inspect` and the Python package.
+//! converters, `inspect` and the Python package. [`folders`] names this user's folders for what is
+//! kept of models.
 //!
 //! It must never interpret a tensor, or a key other than those that link shards, and must never
 //! print.
@@ -33,12 +34,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod folders;
+
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use alight_formats::gguf::{self, Gguf, GgufError, Value};
-use alight_formats::split::{self, Catalog, Shard, SplitError};
+use alight_formats::split::{self, Catalog, Shard, ShardName, SplitError};
 use alight_formats::{Header, Memory};
 use alight_pages::{Map, MapError, Region};
 use thiserror::Error;
@@ -217,6 +220,26 @@ pub fn headers<'h, M: Borrow<Map>>(
 ) -> Result<Headers<'h>, FilesError> {
     let files = maps.iter().zip(copies).map(|(map, copy)| parse(map.borrow(), copy));
     Headers::merge(maps, files.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Returns all files of the model that `path` is or belongs to, and true if it is packed.
+///
+/// # Errors
+/// The file cannot be mapped, or its header is invalid.
+pub fn shards_and_layout(path: &Path) -> Result<(Vec<PathBuf>, bool), FilesError> {
+    let map = Map::open(path)?;
+    let copy = copy(&map);
+    let gguf = parse(&map, &copy)?;
+    let shards = shards(&map, &gguf)?.unwrap_or_else(|| vec![path.to_owned()]);
+    Ok((shards, gguf.packed))
+}
+
+/// Returns the name of the packed file next to a model.
+pub fn packed_name(model: &Path) -> String {
+    let name = file_name(model);
+    let whole = model.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = ShardName::parse(&name).map_or(&*whole, |shard| shard.prefix);
+    format!("{stem}.packed.gguf")
 }
 
 /// Returns the name of a file without its folder.

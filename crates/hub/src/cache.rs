@@ -5,9 +5,12 @@
 //! models--USER--REPO/snapshots/COMMIT/PATH            a relative link to …
 //! models--USER--REPO/blobs/ETAG                       … the bytes, stored once for all names and commits
 //! models--USER--REPO/blobs/ETAG.alight.incomplete     an incomplete file
+//! models--USER--REPO/blobs/ETAG.alight.packed         what was packed of the bytes, and is kept in their place
+//! models--USER--REPO/snapshots/COMMIT/NAME.packed.gguf  a relative link to it, where NAME.gguf would be
 //! .locks/models--USER--REPO/ETAG.lock                 locked (flock) by the process that fetches it
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -17,6 +20,7 @@ use std::time::SystemTime;
 use alight_pages::{MapError, New, Replacement, file_kind, open_unfollowed};
 
 use crate::api::is_hex;
+use crate::error::{OTHER_NAME, TAKEN_NAME};
 use crate::name::is_path;
 use crate::select::{self, Model};
 use crate::{HubError, Name};
@@ -27,6 +31,11 @@ const FILES: usize = 100_000;
 const DEPTH: usize = 16;
 /// The suffix of the name of an incomplete file.
 const INCOMPLETE: &str = ".alight.incomplete";
+/// The suffix of the name of bytes that were packed, after the etag of what they were packed from.
+const PACKED: &str = ".alight.packed";
+/// The ends of the names of a file and of its packed form.
+const GGUF: &str = ".gguf";
+const PACKED_GGUF: &str = ".packed.gguf";
 /// Maximum number of bytes of a file that holds a commit.
 const MAX_REF_BYTES: u64 = 256;
 /// Tells backup programs that all of the cache can be fetched again (bford.info/cachedir).
@@ -59,6 +68,8 @@ pub struct Cached {
     pub modified: Option<SystemTime>,
     /// The first of its parts that is missing.
     pub missing: Option<String>,
+    /// Of a model that is kept packed, the path of the file that it was packed from, whose name it has.
+    pub original: Option<PathBuf>,
 }
 
 /// The result of a removal.
@@ -89,6 +100,11 @@ impl RepoFolder {
 
     pub fn incomplete(&self, etag: &str) -> PathBuf {
         self.path().join("blobs").join(format!("{etag}{INCOMPLETE}"))
+    }
+
+    /// The path of the packed form of the bytes with this etag.
+    pub fn packed(&self, etag: &str) -> PathBuf {
+        self.blob(&format!("{etag}{PACKED}"))
     }
 
     /// The path of a file of a commit.
@@ -219,7 +235,57 @@ impl RepoFolder {
     pub fn models(&self, commit: &str) -> Vec<Model> {
         let folder = self.path().join("snapshots").join(commit);
         let files = Inside::of(self).files(&folder);
+        // A file and its packed form are one.
+        let original = |file: String| self.original(commit, &file).unwrap_or(file);
+        let files: BTreeSet<String> = files.into_iter().map(original).collect();
         select::models(files.iter().map(|file| (file.as_str(), None)))
+    }
+
+    /// The file of which this file of a commit is the packed form.
+    fn original(&self, commit: &str, file: &str) -> Option<String> {
+        let stem = file.strip_suffix(PACKED_GGUF)?;
+        is_packed(&self.file(commit, file)).then(|| format!("{stem}{GGUF}"))
+    }
+
+    /// The path of the packed form of a file of a commit, if it is there.
+    fn packed_form(&self, commit: &str, file: &str) -> Option<PathBuf> {
+        let path = self.file(commit, &packed_name(file)?);
+        let found = is_packed(&path).then(|| self.regular(&path).ok()?);
+        found.flatten().map(|_| path)
+    }
+
+    /// Links the packed form of a file to the packed bytes of this etag, and returns the path of the link.
+    ///
+    /// # Errors
+    /// The system prevents it, or the repository has a file of that name.
+    pub fn link_packed(&self, commit: &str, file: &str, etag: &str) -> Result<PathBuf, HubError> {
+        let refused = |problem| HubError::NotPackable { file: file.to_owned(), problem };
+        let packed = packed_name(file).ok_or_else(|| refused(OTHER_NAME))?;
+        let path = self.file(commit, &packed);
+        if is_taken(&path) {
+            return Err(refused(TAKEN_NAME));
+        }
+        self.link(commit, &packed, &format!("{etag}{PACKED}"))?;
+        Ok(path)
+    }
+
+    /// Removes the bytes with this etag and all links to them, after links to their packed form were made in the same places.
+    ///
+    /// # Errors
+    /// The system prevents it, or a repository has a file of the name of a packed form.
+    pub fn replace_by_packed(&self, etag: &str) -> Result<(), HubError> {
+        let snapshots = self.path().join("snapshots");
+        let mut removed = Removed::default();
+        for commit in folders(&snapshots)? {
+            for file in Inside::of(self).files(&snapshots.join(&commit)) {
+                let path = self.file(&commit, &file);
+                if linked(&path).is_some_and(|bytes| bytes == etag) {
+                    self.link_packed(&commit, &file, etag)?;
+                    removed.file(self, &path)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -387,7 +453,7 @@ pub(crate) fn remove(cache: &Path, name: &Name, all: bool) -> Result<Removed, Hu
     if let Some(tag) = &name.tag {
         let is = |text: &str| text.eq_ignore_ascii_case(tag);
         there.retain(|model| {
-            let mut paths = model.paths.iter();
+            let mut paths = model.paths.iter().chain(&model.original);
             let named =
                 paths.any(|path| path.ends_with(tag) || file_name(path).is_some_and(|n| is(&n)));
             is(&model.tag) || named
@@ -405,7 +471,9 @@ pub(crate) fn remove(cache: &Path, name: &Name, all: bool) -> Result<Removed, Hu
     let mut removed = Removed::default();
     for model in &there {
         removed.models.push(format!("{}:{}", model.repo, model.tag));
-        for path in &model.paths {
+        // Another tool may have fetched what a packed file was made from.
+        let original = model.original.iter().filter(|path| path.symlink_metadata().is_ok());
+        for path in model.paths.iter().chain(original) {
             removed.file(&folder, path)?;
         }
     }
@@ -449,10 +517,7 @@ impl Removed {
             let of_commit = Inside::of(folder).files(&snapshots.join(&commit));
             files.extend(of_commit.into_iter().map(|file| snapshots.join(&commit).join(file)));
         }
-        files.iter().any(|file| {
-            let target = fs::read_link(file).ok();
-            target.as_deref().and_then(file_name).is_some_and(|name| name == etag)
-        })
+        files.iter().any(|file| linked(file).is_some_and(|name| name == etag))
     }
 
     /// Removes incomplete files, folders that are empty now, and a repository without files.
@@ -460,8 +525,10 @@ impl Removed {
         let blobs = folder.path().join("blobs");
         for entry in fs::read_dir(&blobs).into_iter().flatten().flatten() {
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            let Some(etag) = name.strip_suffix(INCOMPLETE) else { continue };
-            // Another process is fetching it.
+            let is_unused = |_: &&str| !self.is_used(folder, &name);
+            let packed = || name.strip_suffix(PACKED).filter(is_unused);
+            let Some(etag) = name.strip_suffix(INCOMPLETE).or_else(packed) else { continue };
+            // Another process is fetching it, or packs it.
             let Ok(Lock::Ours(_) | Lock::None) = folder.try_lock(etag) else { continue };
             let bytes = entry.metadata().map_or(0, |meta| meta.blocks() * 512);
             if fs::remove_file(entry.path()).is_ok() {
@@ -505,7 +572,14 @@ fn cached(
     model: &Model,
     revisions: Vec<String>,
 ) -> Cached {
-    let paths: Vec<PathBuf> = model.files.iter().map(|file| folder.file(commit, file)).collect();
+    let mut paths: Vec<PathBuf> =
+        model.files.iter().map(|file| folder.file(commit, file)).collect();
+    let mut original = None;
+    if let [file] = &model.files[..]
+        && let Some(packed) = folder.packed_form(commit, file)
+    {
+        original = Some(std::mem::replace(&mut paths[0], packed));
+    }
     let metadata: Vec<fs::Metadata> = paths.iter().flat_map(fs::metadata).collect();
     Cached {
         repo: repo.to_owned(),
@@ -516,7 +590,38 @@ fn cached(
         modified: metadata.iter().filter_map(|meta| meta.modified().ok()).max(),
         paths,
         missing: model.missing.clone(),
+        original,
     }
+}
+
+/// The name of the packed form of a file; `None` if the file's name does not end as it should.
+pub(crate) fn packed_name(file: &str) -> Option<String> {
+    Some(format!("{}{PACKED_GGUF}", file.strip_suffix(GGUF)?))
+}
+
+/// The name of the bytes that a file of a snapshot is a link to.
+pub(crate) fn linked(path: &Path) -> Option<String> {
+    fs::read_link(path).ok().as_deref().and_then(file_name)
+}
+
+/// The path of the packed form of the file at this path.
+pub(crate) fn packed_path(path: &Path) -> Option<PathBuf> {
+    Some(path.with_file_name(packed_name(&file_name(path)?)?))
+}
+
+/// True if a file of a snapshot is the packed form of another.
+pub(crate) fn is_packed(path: &Path) -> bool {
+    linked(path).is_some_and(|bytes| bytes.ends_with(PACKED))
+}
+
+/// True if the path of a packed form is that of another file, which the repository has.
+pub(crate) fn is_taken(path: &Path) -> bool {
+    path.symlink_metadata().is_ok() && !is_packed(path)
+}
+
+/// The etag of bytes of this name, packed or not.
+pub(crate) fn etag_of(bytes: &str) -> &str {
+    bytes.strip_suffix(PACKED).unwrap_or(bytes)
 }
 
 /// The names of the folders in a folder; none if there is no such folder.

@@ -6,6 +6,14 @@ use std::path::PathBuf;
 use alight_pages::{MapError, ReplaceError};
 use thiserror::Error;
 
+/// Why some models cannot be kept packed alone.
+pub(crate) const SEVERAL_FILES: &str =
+    "it has several files, which would come back as one: keep it as it is, and run it with --pack";
+pub(crate) const NO_HASH: &str = "the hub has no SHA-256 of it, by which it could be restored";
+pub(crate) const OTHER_NAME: &str = "its name does not end in .gguf";
+pub(crate) const TAKEN_NAME: &str =
+    "the repository has a file of the name that its packed form would have";
+
 /// The reason a model could not be fetched or found. Received bytes of a file are kept, and the next pull continues with them,
 /// unless a variant states otherwise.
 #[derive(Debug, Error)]
@@ -142,6 +150,27 @@ pub enum HubError {
         repo: String,
         /// The part.
         file: String,
+    },
+    /// A model cannot be kept packed alone. Nothing was fetched for it.
+    #[error("{file} cannot be kept packed: {problem}")]
+    NotPackable {
+        /// The file, or the model.
+        file: String,
+        /// The reason, and a remedy.
+        problem: &'static str,
+    },
+    /// A file of the cache has other bytes than the hub has promised. It stays as it is.
+    #[error(
+        "{}: has the SHA-256 {found}, and the hub has promised {expected}: remove it (`alight rm`), and pull it again",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The promised hash.
+        expected: String,
+        /// The hash of its bytes.
+        found: String,
     },
     /// An answer is not that of a hub.
     #[error("{url}: the answer is not that of a hub: {problem}")]

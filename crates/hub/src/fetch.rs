@@ -170,47 +170,26 @@ impl Shared<'_> {
         let start = run.start;
         let location = self.lock().location.clone();
         let answer = job.client.send(Method::Get, &location, Some((start, run.end - 1)))?;
-        let wrong = |problem: &str| {
-            let problem = format!("at byte {start} of {}, {problem}", job.listed.path);
-            Trouble::Final(client::answer(&answer.url, problem))
-        };
-        match answer.status() {
-            206 => {
-                let served = answer.header("content-range").and_then(content_range);
-                match served {
-                    Some((first, last, size))
-                        if first == start
-                            && run.contains(&last)
-                            && size.is_none_or(|size| size == job.info.size) => {}
-                    _ => return Err(wrong("it is another range than what was asked for")),
-                }
-                if !self.is_same(&location, answer.header("etag")) {
-                    return Err(wrong("the file has been changed meanwhile: it has another etag"));
-                }
-                Ok(Opened { answer, whole: false })
+        let changed = |problem| wrong(&answer, job.listed, start, problem);
+        match (served(&answer, job.listed, job.info, run)?, answer.status()) {
+            (Some(Served::Whole), _) => Ok(Opened { answer, whole: true }),
+            (Some(Served::Range), _) if !self.is_same(&location, answer.header("etag")) => {
+                Err(changed("the file has been changed meanwhile: it has another etag"))
             }
-            200 => {
-                let length = answer.header("content-length").map(str::parse::<u64>);
-                if length.is_some_and(|length| length.ok() != Some(job.info.size)) {
-                    return Err(wrong("the file has another size than what was promised"));
-                }
-                Ok(Opened { answer, whole: true })
-            }
-            416 => Err(wrong("the file is shorter than what was promised")),
+            (Some(Served::Range), _) => Ok(Opened { answer, whole: false }),
             // The URL has expired.
-            401 | 403 | 404 | 410 if !answer.of_hub => {
-                let status = answer.status();
+            (None, status @ (401 | 403 | 404 | 410)) if !answer.of_hub => {
                 let url = client::shown(&answer.url);
                 let info = api::head_of(job.client, job.name, job.commit, job.listed)?;
                 if (&info.etag, info.size) != (&job.info.etag, job.info.size) {
-                    return Err(wrong("the file has been changed meanwhile"));
+                    return Err(changed("the file has been changed meanwhile"));
                 }
                 let mut state = self.lock();
                 (state.location, state.etag) = (info.location, None);
                 drop(state);
                 Err(Trouble::Again(HubError::Status { url, status }, None))
             }
-            _ => Err(api::refused(job.client, job.name, Some(&job.listed.path), &answer)),
+            (None, _) => Err(api::refused(job.client, job.name, Some(&job.listed.path), &answer)),
         }
     }
 
@@ -447,8 +426,57 @@ impl Shared<'_> {
     }
 }
 
+/// The body of an answer to the request for a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// That of the range, from its beginning.
+    Range,
+    /// That of the whole file: the server does not support ranges.
+    Whole,
+}
+
+/// Finds out what an answer to the request for `run` of a file has in its body; `None` if it is a refusal.
+///
+/// # Errors
+/// It is another range, or another file, than the one that was promised.
+pub(crate) fn served(
+    answer: &Answer,
+    listed: &Listed,
+    info: &FileInfo,
+    run: &Range<u64>,
+) -> Result<Option<Served>, Trouble> {
+    let wrong = |problem| Err(wrong(answer, listed, run.start, problem));
+    match answer.status() {
+        206 => match answer.header("content-range").and_then(content_range) {
+            Some((first, last, size))
+                if first == run.start
+                    && run.contains(&last)
+                    && size.is_none_or(|size| size == info.size) =>
+            {
+                Ok(Some(Served::Range))
+            }
+            _ => wrong("it is another range than what was asked for"),
+        },
+        200 => {
+            let length = answer.header("content-length").map(str::parse::<u64>);
+            match length.is_some_and(|length| length.ok() != Some(info.size)) {
+                true => wrong("the file has another size than what was promised"),
+                false => Ok(Some(Served::Whole)),
+            }
+        }
+        416 => wrong("the file is shorter than what was promised"),
+        _ => Ok(None),
+    }
+}
+
+/// The error for an answer that does not fit what was asked for from this byte on.
+fn wrong(answer: &Answer, listed: &Listed, start: u64, problem: &str) -> Trouble {
+    let problem = format!("at byte {start} of {}, {problem}", listed.path);
+    Trouble::Final(client::answer(&answer.url, problem))
+}
+
 /// `bytes 0-99/1234` or `bytes 0-99/*`: first and last byte, size.
-pub(crate) fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     let (range, size) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
     let size = match size {

@@ -5,6 +5,7 @@
 //! - [`Settings`]: the locations of the cache and the hub, and your identity (`HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, …).
 //! - [`Hub::find`]: a model in the cache, without a network. [`Hub::pull`]: the hub's current version of it, fetched if necessary.
 //!   [`Hub::pull_and_read`]: the same, and the file can be read while it comes.
+//!   [`Hub::pull_to_pack`], [`Hub::keep_packed`]: the same, and only its packed form is kept.
 //!   [`Hub::locate`]: one or the other. [`Hub::list`], [`Hub::remove`]: the contents of the cache.
 //!
 //! This crate must never print, run a model, send the token anywhere but to the hub, or keep anything outside the cache.
@@ -12,6 +13,9 @@
 //! **Invariant:** a file is in a snapshot once all of its bytes are on disk and have the SHA-256 that the hub has promised (files
 //! that the hub keeps in git itself, which weights are not, have another hash, and only their size is checked). Until then the
 //! received bytes are stored next to it, however the process ends, and the next pull continues with them.
+//!
+//! **Invariant:** a packed form is in a snapshot under a name of its own, next to the place of the file that it was packed from, so that no
+//! file has a name of the hub and other bytes. Where there are both, the packed one is the model.
 //!
 //! **Invariant:** an answer of a hub is treated as hostile: names of files and commits become paths only after a check, each body
 //! has a limit, and a size or a range that is not the promised one is an error.
@@ -35,6 +39,7 @@ mod fetch;
 mod locate;
 mod name;
 mod offers;
+mod packed;
 mod partial;
 mod pull;
 mod select;
@@ -121,6 +126,8 @@ pub struct Pulled {
     pub bytes: u64,
     /// Bytes received by this pull.
     pub received: u64,
+    /// True if its file is packed: the one that the hub has was packed earlier, and is no longer in the cache.
+    pub packed: bool,
 }
 
 impl Hub {

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use alight_formats::Source;
 use alight_formats::gguf::{self, MAX_HEADER};
 
-use crate::api::{self, FileInfo};
+use crate::api::{self, FileInfo, Listed};
 use crate::client::{self, Client, Method, Trouble};
-use crate::fetch::content_range;
+use crate::fetch::{Served, served};
 use crate::pull::{named, observed};
 use crate::select::{self, Model};
 use crate::{Hub, HubError, Name, cache};
@@ -90,14 +90,17 @@ impl Hub {
         self.asking(name, is_stopped, |client, stopped| {
             let (listing, model) = named(client, name, stopped)?;
             let files = api::files(client, name, &listing, &model.files, stopped)?;
-            let (mut paths, mut received) = (Vec::new(), 0);
-            let bytes = files.iter().map(|(_, info)| info.size).sum();
-            for (listed, info) in files {
-                let head = header_of(client, &listed.path, info.clone(), stopped)?;
+            let headers =
+                files.iter().map(|(listed, info)| header_of(client, listed, info, stopped));
+            // All of them come before the first file is created, since they may take long, and the process may be killed meanwhile.
+            let headers = headers.collect::<Result<Vec<_>, _>>()?;
+            let (mut paths, mut received, mut bytes) = (Vec::new(), 0, 0);
+            for ((listed, _), head) in files.iter().zip(headers) {
                 let name = listed.path.rsplit('/').next().unwrap_or(&listed.path);
                 let path = folder.join(name);
-                sparse(&path, &head.bytes, info.size).map_err(HubError::cache(&path))?;
+                sparse(&path, &head.bytes, head.len).map_err(HubError::cache(&path))?;
                 received += head.bytes.len() as u64;
+                bytes += head.len;
                 paths.push(path);
             }
             Ok(Header { model, paths, bytes, received })
@@ -151,8 +154,8 @@ impl<'a> Source<'a> for &'a Beginning {
 /// Fetches a file from its beginning until its header is complete.
 fn header_of(
     client: &Client,
-    path: &str,
-    info: FileInfo,
+    listed: &Listed,
+    info: &FileInfo,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Beginning, HubError> {
     let mut head = Beginning { bytes: Vec::new(), len: info.size, is_short: Cell::new(false) };
@@ -161,7 +164,7 @@ fn header_of(
         end = end.min(info.size).min(MAX_HEADER as u64);
         let more = head.bytes.len() as u64..end;
         if !more.is_empty() {
-            let next = || (0, range_of(client, &info, more.clone()));
+            let next = || (0, range_of(client, listed, info, more.clone()));
             head.bytes.extend(client.patiently(stopped, next)?);
         }
         head.is_short.set(false);
@@ -169,25 +172,29 @@ fn header_of(
             Ok(_) => return Ok(head),
             Err(_) if head.is_short.get() && end < info.size.min(MAX_HEADER as u64) => end *= 2,
             Err(error) => {
-                return Err(HubError::Header { file: path.to_owned(), problem: error.to_string() });
+                return Err(HubError::Header {
+                    file: listed.path.clone(),
+                    problem: error.to_string(),
+                });
             }
         }
     }
 }
 
 /// Fetches a range of a file.
-fn range_of(client: &Client, info: &FileInfo, range: Range<u64>) -> Result<Vec<u8>, Trouble> {
+fn range_of(
+    client: &Client,
+    listed: &Listed,
+    info: &FileInfo,
+    range: Range<u64>,
+) -> Result<Vec<u8>, Trouble> {
     let answer = client.send(Method::Get, &info.location, Some((range.start, range.end - 1)))?;
-    // A server without ranges sends all of the file, of which the end is not read.
     let url = answer.url.clone();
-    let served = answer.header("content-range").and_then(content_range);
-    let skipped = match (answer.status(), served) {
-        (206, Some((first, ..))) if first == range.start => 0,
-        (206, _) => {
-            return Err(client::answer(&url, "it is another range than what was asked for").into());
-        }
-        (200, _) => range.start,
-        _ => return Err(client::status(&answer)),
+    let skipped = match served(&answer, listed, info, &range)? {
+        Some(Served::Range) => 0,
+        // Of the whole file, the end is not read.
+        Some(Served::Whole) => range.start,
+        None => return Err(client::status(&answer)),
     };
     let lost = |error: io::Error| Trouble::Again(client::connection(&url, &error), None);
     let mut body = answer.response.into_body().into_reader();

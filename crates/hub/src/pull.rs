@@ -15,13 +15,14 @@ use crate::api::{self, FileInfo, Listed, Listing};
 use crate::cache;
 use crate::cache::{Lock, RepoFolder};
 use crate::client::Client;
+use crate::error::{NO_HASH, OTHER_NAME, SEVERAL_FILES, TAKEN_NAME};
 use crate::fetch::{self, Job};
 use crate::partial::{PIECE, Partial};
 use crate::select::{self, Model};
 use crate::{Event, HubError, Name, OnEvent, Pulled, Settings};
 
 /// Interval between two reports of progress.
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// A message from the pulling thread to the calling thread.
 enum Message {
@@ -38,6 +39,8 @@ pub(crate) enum Reading {
     Complete,
     /// While it comes, if it is one file. The order of its bytes is that in which they are asked for.
     Coming,
+    /// When it is complete; then it is packed, and its packed form is kept in its place.
+    Packed,
 }
 
 /// A pull in progress.
@@ -140,6 +143,35 @@ pub(crate) fn named(
     Ok((listing, model))
 }
 
+/// Checks that a model can be kept packed alone, as far as its listing tells.
+fn packable(name: &Name, listing: &Listing, model: &Model) -> Result<(), HubError> {
+    let refused = |problem| {
+        let file = format!("{}:{}", name.repo, model.tag());
+        Err(HubError::NotPackable { file, problem })
+    };
+    if model.is_safetensors() {
+        return refused(
+            "it is a model in safetensors, of which `alight convert` makes a GGUF file",
+        );
+    }
+    let [file] = &model.files[..] else { return refused(SEVERAL_FILES) };
+    match cache::packed_name(file) {
+        None => refused(OTHER_NAME),
+        Some(packed) if listing.files.iter().any(|listed| listed.path == packed) => {
+            refused(TAKEN_NAME)
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Checks that the hub has promised a hash by which a file can be restored.
+fn has_hash(listed: &Listed, info: &FileInfo) -> Result<(), HubError> {
+    match info.sha256() {
+        Some(_) => Ok(()),
+        None => Err(HubError::NotPackable { file: listed.path.clone(), problem: NO_HASH }),
+    }
+}
+
 impl Pull<'_> {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -149,14 +181,26 @@ impl Pull<'_> {
         let name = self.name;
         let stopped = || self.stopped();
         let (listing, model) = named(self.client, name, &stopped)?;
+        if self.reading == Reading::Packed {
+            packable(name, &listing, &model)?;
+        }
         let files = api::files(self.client, name, &listing, &model.files, &stopped)?;
         let bytes: u64 = files.iter().map(|(_, info)| info.size).sum();
-        let mut there = 0;
+        let (mut there, mut to_pack) = (0, 0);
         for (listed, info) in &files {
+            if self.is_packed(info)? {
+                there += info.size;
+                continue;
+            }
             there += match self.is_in_snapshot(&listing.commit, listed, info)? {
                 true => info.size,
                 false => self.there(info)?,
             };
+            if self.reading == Reading::Packed {
+                has_hash(listed, info)?;
+                // Little more than the file itself; the disk must have both until the packed one is complete.
+                to_pack += info.size;
+            }
         }
         // An error about the place of the commit is reported before anything is fetched.
         self.folder.commit(name.revision())?;
@@ -164,7 +208,8 @@ impl Pull<'_> {
             [file] => file.clone(),
             files => format!("{name} ({} files)", files.len()),
         };
-        self.check_space(&all, bytes - there)?;
+        let all = if to_pack > 0 { format!("{all}, with its packed form,") } else { all };
+        self.check_space(&all, bytes - there + to_pack)?;
         self.total.store(bytes, Ordering::Relaxed);
         self.received.store(there, Ordering::Relaxed);
         self.say(Message::Chosen { model: model.clone(), bytes, there });
@@ -176,7 +221,12 @@ impl Pull<'_> {
         // Only now that all of it is in the cache; until then the branch keeps its previous commit.
         self.folder.set_revision(name.revision(), &listing.commit)?;
         let received = self.received.load(Ordering::Relaxed).saturating_sub(there);
-        Ok(Pulled { model, paths, commit: listing.commit, bytes, received })
+        let packed = paths.iter().any(|path| cache::is_packed(path));
+        let bytes = match packed {
+            true => paths.iter().flat_map(fs::metadata).map(|found| found.len()).sum(),
+            false => bytes,
+        };
+        Ok(Pulled { model, paths, commit: listing.commit, bytes, received, packed })
     }
 
     fn say(&self, message: Message) {
@@ -194,6 +244,14 @@ impl Pull<'_> {
     fn is_complete(&self, info: &FileInfo) -> Result<bool, HubError> {
         let there = self.folder.regular(&self.folder.blob(&info.etag))?;
         Ok(there.is_some_and(|there| there.len() == info.size))
+    }
+
+    /// True if a file is kept packed, with a SHA-256 by which it can be restored.
+    fn is_packed(&self, info: &FileInfo) -> Result<bool, HubError> {
+        match info.sha256() {
+            Some(_) => Ok(self.folder.regular(&self.folder.packed(&info.etag))?.is_some()),
+            None => Ok(false),
+        }
     }
 
     /// True if a file is in the snapshot of a commit, with all of its bytes.
@@ -217,12 +275,19 @@ impl Pull<'_> {
         info: &FileInfo,
         alone: bool,
     ) -> Result<PathBuf, HubError> {
+        if self.is_packed(info)? {
+            return self.folder.link_packed(commit, &listed.path, &info.etag);
+        }
         let path = self.folder.file(commit, &listed.path);
         if self.is_in_snapshot(commit, listed, info)? {
             return Ok(path);
         }
         self.folder.create()?;
         let lock = self.lock(&listed.path, info)?;
+        // Another process may have fetched it in the meantime, and packed it.
+        if self.is_packed(info)? {
+            return self.folder.link_packed(commit, &listed.path, &info.etag);
+        }
         if !self.is_complete(info)? {
             let incomplete = match lock {
                 Lock::Ours(_) => self.folder.incomplete(&info.etag),

@@ -7,5 +7,6 @@
 
 mod support;
 
+mod packed;
 mod pull;
 mod reading;

@@ -14,13 +14,13 @@ use crate::support::{COMMIT, FakeHub, REPO, bytes, sha256};
 /// Bytes of a piece, as the crate has it.
 const PIECE: usize = 8 << 20;
 
-struct Case {
-    hub: FakeHub,
+pub struct Case {
+    pub hub: FakeHub,
     folder: tempfile::TempDir,
-    settings: Settings,
+    pub settings: Settings,
 }
 
-fn with(files: &[(&str, Vec<u8>)]) -> Case {
+pub fn with(files: &[(&str, Vec<u8>)]) -> Case {
     let (hub, folder) = (FakeHub::with(files), tempfile::tempdir().unwrap());
     let settings = Settings {
         cache: folder.path().join("hub"),
@@ -32,11 +32,11 @@ fn with(files: &[(&str, Vec<u8>)]) -> Case {
 }
 
 impl Case {
-    fn ours(&self) -> Hub {
+    pub fn ours(&self) -> Hub {
         Hub::new(self.settings.clone()).with_pause(Duration::from_millis(1))
     }
 
-    fn pull(&self, tag: &str) -> Result<Pulled, HubError> {
+    pub fn pull(&self, tag: &str) -> Result<Pulled, HubError> {
         self.ours().pull(&name(tag), &mut |_| ControlFlow::Continue(()))
     }
 
@@ -46,11 +46,11 @@ impl Case {
         error
     }
 
-    fn repo(&self) -> PathBuf {
+    pub fn repo(&self) -> PathBuf {
         self.settings.cache.join("models--org--model-GGUF")
     }
 
-    fn blobs(&self) -> Vec<String> {
+    pub fn blobs(&self) -> Vec<String> {
         let entries = fs::read_dir(self.repo().join("blobs")).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -63,7 +63,7 @@ impl Case {
     }
 }
 
-fn name(tag: &str) -> Name {
+pub fn name(tag: &str) -> Name {
     Name::parse(&format!("{REPO}:{tag}")).unwrap()
 }
 

@@ -47,12 +47,16 @@ pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
     read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
 }
 
-/// The name of a model: that of its file, without the extension and the number of a shard. (The name that a file states in
+/// The name of a model: that of its file, without the extension and the number of a shard; a packed file has the name of what it was
+/// packed from. (The name that a file states in
 /// `general.name` is often that of a training run, and the same for all quantizations.)
 pub fn name(path: &Path) -> String {
     let file = alight_files::file_name(path);
     match ShardName::parse(&file) {
         Some(shard) => shard.prefix.to_owned(),
-        None => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        None => {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            stem.strip_suffix(".packed").unwrap_or(&stem).to_owned()
+        }
     }
 }

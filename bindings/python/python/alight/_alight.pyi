@@ -106,12 +106,14 @@ def pull(
     *,
     revision: str | None = None,
     offline: bool = False,
+    pack: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Path:
     """Fetches a model of the hub as `alight pull` does, and returns the path of its file, or of the first of several.
 
     `name` is `USER/REPO`, `USER/REPO:Q4_K_M`, `USER/REPO:FILE.gguf` or an address of the hub. What is in the cache of Hugging Face's
-    tools is not fetched again. `revision`: a branch, a tag or a commit. `offline`: nothing is fetched. `progress` is called with
+    tools is not fetched again. `revision`: a branch, a tag or a commit. `offline`: nothing is fetched. `pack`: the model is packed when it
+    has been fetched and checked, and the packed file is kept alone, as by `alight pull --pack`. `progress` is called with
     the bytes that are there and the bytes in all, several times per second. What it raises ends the pull, as Ctrl-C does; what was
     received is kept, and the next pull continues."""
 
@@ -759,6 +761,7 @@ class Model:
         prompt_cache: int = ...,
         speculate: Literal["auto", "off"] | int | None = None,
         draft: str | os.PathLike[str] | None = None,
+        pack: bool = False,
         offline: bool = False,
     ) -> Model:
         """Opens a GGUF file, or a folder with one model in it. The weights are mapped, and loaded in the background.
@@ -768,7 +771,8 @@ class Model:
         `context`: positions of a prompt and its answer; 0 as many as the model was trained for; `None` 4096 of them at most.
         `threads`: to compute with, one per core if `None`. `sequences`: answers that are computed at the same time; others wait.
         `prompt_cache`: bytes of memory for what was computed of prompts, for those that begin alike. `memory`: bytes that the
-        model may take. `draft`: a smaller model that proposes tokens. The others are the options of `alight run`."""
+        model may take. `draft`: a smaller model that proposes tokens. `pack`: the model is packed once, as by `alight run --pack`, and
+        the packed file is used from then on; where none can be kept, there is a warning, and the model is used as it is. The others are the options of `alight run`."""
     @property
     def path(self) -> Path: ...
     @property

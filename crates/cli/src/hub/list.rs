@@ -42,6 +42,7 @@ pub fn main(args: &ListArgs) -> Outcome {
                 "files": paths.collect::<Vec<_>>(),
                 "bytes": one.bytes,
                 "missing": one.missing,
+                "packed": one.original.is_some(),
             }))?;
         }
         return Ok(());
@@ -73,6 +74,9 @@ pub fn main(args: &ListArgs) -> Outcome {
             (None, []) => text += &format!("  at {}", &one.commit[..8]),
             (None, [only]) if only == "main" => {}
             (None, several) => text += &format!("  at {}", one_line(&several.join(", "))),
+        }
+        if one.original.is_some() {
+            text += "  packed";
         }
         text.push('\n');
     }

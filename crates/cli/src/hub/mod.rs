@@ -13,13 +13,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, SAFETENSORS, Settings};
+use alight_hub::{Event, Hub, HubError, Located, Name, OnEvent, Pulled, SAFETENSORS, Settings};
 use anyhow::anyhow;
 
 use crate::bar::Bar;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
-use crate::{say, units};
+use crate::{needs, say, units};
 
 pub use header::{Fetched, header};
 
@@ -43,6 +43,12 @@ fn failed(error: HubError) -> Stop {
         HubError::Stopped => Stop::Interrupted,
         error @ HubError::Name { .. } => Stop::Usage(error.to_string()),
         error => Stop::Failed(anyhow!(error)),
+    }
+}
+
+impl From<HubError> for Stop {
+    fn from(error: HubError) -> Stop {
+        failed(error)
     }
 }
 
@@ -84,15 +90,9 @@ pub fn source_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
     located(&hub(offline)?, &name).map(Some)
 }
 
-/// Returns a sentence about weights of this size and the memory of this machine.
+/// Returns a clause about weights of this size and the memory of this machine.
 fn fits(bytes: u64) -> String {
-    match alight_pages::available_memory().0 {
-        u64::MAX => "this system does not report its memory".to_owned(),
-        available if bytes <= available => {
-            format!("fits in memory: {} available", units::bytes(available))
-        }
-        available => format!("larger than the memory available, {}", units::bytes(available)),
-    }
+    needs::fits(bytes, needs::available())
 }
 
 /// Notes why a model in the cache is used without a question to the hub, if that was not the plan.
@@ -104,9 +104,18 @@ fn say_instead<P>(located: &Located<P>) {
 
 /// Pulls a model, and shows the progress.
 fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
+    fetch_by(hub, name, Hub::pull)
+}
+
+/// Pulls a model by this function of the hub, and shows the progress.
+fn fetch_by(
+    hub: &Hub,
+    name: &Name,
+    pull: fn(&Hub, &Name, &mut OnEvent<'_>) -> Result<Pulled, HubError>,
+) -> Result<Pulled, HubError> {
     let mut progress = PullProgress::of(name.clone());
     let result = Interrupt::during(|pressed| {
-        hub.pull(name, &mut |event| {
+        pull(hub, name, &mut |event| {
             progress.show(&event);
             PullProgress::going_on(pressed())
         })

@@ -4,11 +4,14 @@ use std::io::{IsTerminal, stdout};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use alight_hub::{Cached, Hub, HubError, Name, Pulled, SAFETENSORS};
+use alight_convert::Options;
+use alight_hub::{Cached, Event, Hub, HubError, Name, Pulled, SAFETENSORS};
 use serde::{Serialize, Serializer};
 
-use super::{HubArgs, failed, fetch, hub, offers, suggested};
-use crate::outcome::Outcome;
+use super::{HubArgs, PullProgress, failed, fetch, fetch_by, hub, offers, suggested};
+use crate::conversion::{speed, with_progress};
+use crate::interrupt::Interrupt;
+use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
 use crate::{output, say};
 
@@ -23,6 +26,8 @@ Examples:
   alight pull --offline USER/REPO                        where it is
   alight pull --list USER/REPO                           what there is, and what fits in memory here
   alight pull USER/REPO:safetensors                      the folder that `alight convert` reads
+  alight pull --pack USER/REPO                           keep only its packed file, which runs faster
+  alight unpack \"$(alight pull USER/REPO)\" -o model.gguf   of that, the hub's file again
 
 A file in the cache is fetched again only if it has changed on the hub. Ctrl-C keeps what was received, \
 and the next pull continues from there. Models are where Hugging Face's own tools have them and look for \
@@ -40,6 +45,13 @@ pub struct PullArgs {
     /// List the models of a repository with their sizes, and fetch nothing
     #[arg(long)]
     list: bool,
+
+    /// Pack the model when it has been fetched and checked, and keep the packed file alone: as large, the same bits, faster
+    ///
+    /// `alight unpack` makes the hub's file of it again, to the byte. Other programs cannot read it. While it is packed, the disk
+    /// has both. A model in several files is an error before anything is fetched.
+    #[arg(long, conflicts_with = "list")]
+    pack: bool,
 
     /// A line of JSON for each model, instead of its path
     #[arg(long)]
@@ -65,7 +77,8 @@ pub fn main(args: &PullArgs) -> Outcome {
             offers::list(&hub, &name, args.json)?;
             continue;
         }
-        let ready = pulled(&hub, name)?;
+        let ready = pulled(&hub, name, args.pack)?;
+        let ready = if args.pack { packed(&hub, ready)? } else { ready };
         if args.json {
             output::json(&ready)?;
         } else {
@@ -88,37 +101,39 @@ struct Ready {
     /// The path that is opened.
     #[serde(serialize_with = "as_text")]
     path: PathBuf,
-    files: Vec<String>,
+    #[serde(serialize_with = "as_texts")]
+    files: Vec<PathBuf>,
     bytes: u64,
     received_bytes: u64,
+    /// True if it is kept packed.
+    packed: bool,
 }
 
 fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&path.to_string_lossy())
 }
 
+fn as_texts<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
+}
+
 impl Ready {
     fn cached(found: Cached) -> Ready {
-        let (path, files) = (found.path().to_owned(), texts(&found.paths));
-        let Cached { repo, tag, commit, bytes, .. } = found;
-        Ready { repo, tag, commit, path, files, bytes, received_bytes: 0 }
+        let (path, packed) = (found.path().to_owned(), found.original.is_some());
+        let Cached { repo, tag, commit, paths: files, bytes, .. } = found;
+        Ready { repo, tag, commit, path, files, bytes, received_bytes: 0, packed }
     }
 
     fn pulled(repo: String, pulled: Pulled) -> Ready {
-        let (path, files) = (pulled.path().to_owned(), texts(&pulled.paths));
-        let tag = pulled.model.tag().to_owned();
-        let Pulled { commit, bytes, received, .. } = pulled;
-        Ready { repo, tag, commit, path, files, bytes, received_bytes: received }
+        let (path, tag) = (pulled.path().to_owned(), pulled.model.tag().to_owned());
+        let Pulled { commit, paths: files, bytes, received: received_bytes, packed, .. } = pulled;
+        Ready { repo, tag, commit, path, files, bytes, received_bytes, packed }
     }
 }
 
-fn texts(paths: &[PathBuf]) -> Vec<String> {
-    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
-}
-
 /// Ensures that a model is in the cache, in the hub's current version unless the hub may not be asked. Of a repository without
-/// GGUF files, it is the model in safetensors.
-fn pulled(hub: &Hub, name: Name) -> Outcome<Ready> {
+/// GGUF files, it is the model in safetensors, unless it is `to_pack`.
+fn pulled(hub: &Hub, name: Name, to_pack: bool) -> Outcome<Ready> {
     let safetensors = || Name { tag: Some(SAFETENSORS.to_owned()), ..name.clone() };
     if hub.settings().offline {
         let found = hub.find(&name).map_err(failed)?;
@@ -128,6 +143,10 @@ fn pulled(hub: &Hub, name: Name) -> Outcome<Ready> {
         };
         return found.map(Ready::cached).ok_or_else(|| failed(hub.not_there(&name)));
     }
+    let fetch = match to_pack {
+        true => |hub: &Hub, name: &Name| fetch_by(hub, name, Hub::pull_to_pack),
+        false => fetch,
+    };
     let fetched = match fetch(hub, &name) {
         Err(HubError::NoModels { safetensors: true, .. }) => fetch(hub, &safetensors()),
         fetched => fetched,
@@ -141,5 +160,38 @@ fn pulled(hub: &Hub, name: Name) -> Outcome<Ready> {
         }
         failed(error)
     })?;
+    if fetched.packed && !to_pack {
+        say::note(&format!(
+            "{}:{} is kept packed, and nothing was fetched: `alight unpack` makes the hub's file of it",
+            name.repo,
+            fetched.model.tag()
+        ));
+    }
     Ok(Ready::pulled(name.repo, fetched))
+}
+
+/// Keeps a model packed that is in the cache. It is packed if it is not.
+fn packed(hub: &Hub, ready: Ready) -> Outcome<Ready> {
+    let interrupt = Interrupt::catch()?;
+    let model = format!("{}:{}", ready.repo, ready.tag);
+    let mut progress = |event: Event<'_>| {
+        if let Event::Waiting { file } = event {
+            say::note(&format!("waiting for another process that fetches or packs {file}"));
+        }
+        PullProgress::going_on(interrupt.pressed())
+    };
+    let kept = hub.keep_packed(&ready.repo, &ready.files, &mut progress, |from, to| {
+        let packed = with_progress("packing", |on_progress| {
+            alight_convert::pack(from, to, Options::default(), on_progress)
+        })?;
+        say::line(&format!("packed {model}: {}", speed(&packed.volume)));
+        Ok::<_, Stop>(packed.sha256)
+    });
+    let kept = kept.inspect_err(|_| {
+        if !ready.packed {
+            say::note(&format!("{model} stays in the cache as the hub has it"));
+        }
+    })?;
+    let bytes = kept.metadata().map_or(ready.bytes, |found| found.len());
+    Ok(Ready { path: kept.clone(), files: vec![kept], bytes, packed: true, ..ready })
 }

@@ -97,6 +97,7 @@ mod tests {
                 bytes: 1,
                 modified: None,
                 missing: tag.ends_with('!').then(|| "a part".to_owned()),
+                original: None,
             }
         };
         names.iter().map(one).collect()

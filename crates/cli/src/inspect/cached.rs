@@ -3,6 +3,7 @@
 //! Files are queried before any part of them is read, so that the result describes the files as they were found. If a file was
 //! partly cached, its tensors are queried after its header was read, together with whatever the system read ahead.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;
@@ -11,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use alight_pages::{CacheProbe, Identity, Map, give_up, open_file, residency};
+use tempfile::TempDir;
 
 /// Maximum number of files queried beforehand.
 const MAX_FILES: usize = 4096;
@@ -33,8 +35,17 @@ pub struct Cached {
 #[derive(Debug, Default)]
 pub struct AsFound {
     cached: HashMap<Identity, FileCached>,
-    /// The repository of a model of the hub of which only the headers are on this machine, so that nothing of it can be cached.
-    hub: Option<String>,
+    /// A model of the hub of which only the headers are on this machine, so that nothing of it can be cached.
+    hub: Option<Headers>,
+}
+
+/// The headers of a model of the hub.
+#[derive(Debug)]
+struct Headers {
+    /// `USER/REPO`.
+    repo: String,
+    /// The folder that they are in until they are open.
+    folder: RefCell<Option<TempDir>>,
 }
 
 impl AsFound {
@@ -51,15 +62,23 @@ impl AsFound {
         found
     }
 
-    /// The files of a model of the hub, of which only the headers are on this machine.
-    pub fn of_hub(repo: String) -> AsFound {
-        AsFound { hub: Some(repo), ..AsFound::default() }
+    /// The files of a model of the hub, of which only the headers are on this machine, in this folder.
+    pub fn of_hub(repo: String, folder: TempDir) -> AsFound {
+        let folder = RefCell::new(Some(folder));
+        AsFound { hub: Some(Headers { repo, folder }), ..AsFound::default() }
+    }
+
+    /// Called when all files are open: those that only hold headers, and look as long as the model, have no name from then on.
+    pub fn opened(&self) {
+        if let Some(hub) = &self.hub {
+            hub.folder.take();
+        }
     }
 
     /// Returns the name of a file for people: its path, or its name on the hub.
     pub fn shown(&self, path: &Path) -> PathBuf {
         match &self.hub {
-            Some(repo) => {
+            Some(Headers { repo, .. }) => {
                 let file = path.file_name().unwrap_or_default().to_string_lossy();
                 format!("hf.co/{repo}:{file}").into()
             }

@@ -134,8 +134,8 @@ pub fn main(args: &InspectArgs) -> Outcome {
 fn one(model: &Path, offline: bool, show: Show) -> Outcome {
     match hub::header(model, offline)? {
         Fetched::Path(path) => shown(&path, &AsFound::of(&path), show),
-        Fetched::Header { folder: _folder, path, repo } => {
-            shown(&path, &AsFound::of_hub(repo), show)
+        Fetched::Header { folder, path, repo } => {
+            shown(&path, &AsFound::of_hub(repo, folder), show)
         }
     }
 }

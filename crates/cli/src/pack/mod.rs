@@ -1,20 +1,17 @@
 //! `alight pack` and `alight unpack`: a model file in the layout that the kernels read fastest, and
 //! back.
 
-pub mod kept;
+mod keep;
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use alight_convert::{ConvertError, KeptReason, Options, Packed, Progress, Unpacked, Volume};
-use anyhow::anyhow;
+use alight_convert::{KeptReason, Options, Packed, Unpacked};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
-pub use self::kept::KeepArgs;
-use crate::bar::Bar;
+pub use self::keep::KeepArgs;
+use crate::conversion::{speed, with_progress};
 use crate::hub::HubArgs;
-use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
 use crate::{say, source, threads, units};
 
@@ -137,34 +134,4 @@ impl OutputArgs {
     pub fn options(&self) -> Options {
         Options { force: self.force }
     }
-}
-
-/// Runs a job with a progress bar on a terminal; Ctrl-C stops it and leaves no files.
-pub fn with_progress<T>(
-    what: &'static str,
-    job: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<T, ConvertError>,
-) -> Outcome<T> {
-    let interrupt = Interrupt::catch()?;
-    let mut bar = Bar::new(what);
-    let done = job(&mut |progress| {
-        bar.show(progress.done, progress.total);
-        if interrupt.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    bar.clear();
-    match done {
-        Ok(done) => Ok(done),
-        Err(ConvertError::Stopped) => Err(Stop::Interrupted),
-        Err(error) => Err(Stop::Failed(anyhow!(error))),
-    }
-}
-
-/// Returns bytes, seconds, and both together.
-pub fn speed(volume: &Volume) -> String {
-    let seconds = volume.took.as_secs_f64().max(1e-9);
-    format!(
-        "{} in {}, {}/s",
-        units::bytes(volume.written),
-        units::ms(seconds * 1000.0),
-        units::bytes((volume.written as f64 / seconds) as u64),
-    )
 }

@@ -3,7 +3,7 @@
 use alight_model::{KvType, Model};
 use rusage::Memory;
 
-use crate::needs::Held;
+use crate::needs::{Held, fits};
 use crate::{say, units};
 
 /// Prints a note if a model and a whole context need more memory than is available.
@@ -32,12 +32,12 @@ fn too_much(held: Held, context: usize, available: u64) -> Option<String> {
         "that is for a conversation that fills the context: give a smaller -c, or --cache-type q8_0"
     };
     Some(format!(
-        "this needs {} (weights {}, {} tokens {}), {} available: {what}",
+        "this needs {} (weights {}, {} tokens {}), {}: {what}",
         units::bytes(needed),
         units::bytes(mapped),
         units::grouped(context),
         units::bytes(keys_and_values),
-        units::bytes(available),
+        fits(needed, Some(available)),
     ))
 }
 
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(too_much(held, 32768, 3_900_000_000), None);
         let small = too_much(held, 32768, 2_100_000_000).unwrap();
         assert!(small.starts_with(
-            "this needs 3.90 GB (weights 3.00 GB, 32,768 tokens 900 MB), 2.10 GB available: weights"
+            "this needs 3.90 GB (weights 3.00 GB, 32,768 tokens 900 MB), more than the memory available, 2.10 GB: weights"
         ));
         assert!(too_much(held, 32768, 3_500_000_000).unwrap().contains("smaller -c"));
     }

@@ -8,6 +8,7 @@ mod fitting;
 mod held;
 mod lines;
 mod memory;
+mod packing;
 mod parts;
 mod progress;
 pub mod prompt;
@@ -20,6 +21,7 @@ use std::time::Instant;
 
 use alight_chat::grammar::{AnswerRules, Held};
 use alight_chat::thinking::ThinkingBudget;
+use alight_files::folders;
 use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
@@ -38,7 +40,7 @@ use crate::output::{self, Stream};
 use crate::pack::KeepArgs;
 use crate::prompt_cache::CacheArgs;
 use crate::template::TemplateArgs;
-use crate::{folders, say, short_help, source};
+use crate::{say, short_help, source};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, EngineKind, Jax, Native, Request};
 use held::{HeldArgs, Holding};
@@ -258,7 +260,12 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 None => engine.draft_with_mtp()?,
             }
             let outcome = front.run(&mut engine, &about, (prompt, style), sampling, phases);
-            let Some(coming) = coming else { return outcome };
+            let Some(coming) = coming else {
+                if outcome.is_ok() && args.engine.isa.is_none() {
+                    packing::note(model);
+                }
+                return outcome;
+            };
             coming.end(outcome)?;
             engine.keep();
             Ok(())

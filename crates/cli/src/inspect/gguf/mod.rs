@@ -28,6 +28,7 @@ use crate::source;
 pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
     let paths = shards(path)?;
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    found.opened();
     let copies = alight_files::copies(&maps);
     let headers = alight_files::headers(&maps, &copies);
     let Headers { files, catalog } = headers.map_err(|e| source::explain(path, anyhow!(e)))?;
@@ -104,16 +105,11 @@ pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// Like [`shards`], and returns true if the model is packed.
 pub fn shards_and_layout(path: &Path) -> anyhow::Result<(Vec<PathBuf>, bool)> {
     source::check_path(path)?;
-    let first = map(path)?;
-    let copy = alight_files::copy(&first);
-    let gguf = alight_files::parse(&first, &copy);
-    let gguf = gguf.map_err(|e| source::explain(path, anyhow!(e)))?;
-    let Some(shards) = alight_files::shards(&first, &gguf)? else {
-        return Ok((vec![path.to_owned()], gguf.packed));
-    };
+    let found = alight_files::shards_and_layout(path);
+    let (shards, is_packed) = found.map_err(|e| source::explain(path, anyhow!(e)))?;
     for shard in &shards {
         source::check_path(shard)
             .with_context(|| format!("'{}' is one of {} shards", path.display(), shards.len()))?;
     }
-    Ok((shards, gguf.packed))
+    Ok((shards, is_packed))
 }

@@ -7,7 +7,7 @@ use alight_formats::gguf::Gguf;
 use alight_model::{DEFAULT_CONTEXT, KvType, ModelSpec};
 use serde::Serialize;
 
-use crate::needs::Held;
+use crate::needs::{self, Held};
 use crate::units;
 
 /// Memory that a session keeps.
@@ -43,7 +43,6 @@ impl SessionMemory {
     pub fn of(gguf: &Gguf<'_>, bytes: u64) -> Option<SessionMemory> {
         let spec = ModelSpec::from_gguf(gguf).ok()?;
         let positions = DEFAULT_CONTEXT.min(spec.context);
-        let available = alight_pages::available_memory().0;
         let (kv, states) = (spec.stored_per_position(), spec.states());
         Some(SessionMemory {
             kv_bytes_per_position: kv.clone().sum(),
@@ -52,7 +51,7 @@ impl SessionMemory {
             state_layers: states.count(),
             sink_layers: spec.attention_layers().filter(|spec| spec.sinks.is_some()).count(),
             needed: Needed { positions, held: Held::of_spec(&spec, bytes, positions, KvType::F16) },
-            available_bytes: (available != u64::MAX).then_some(available),
+            available_bytes: needs::available(),
         })
     }
 
@@ -80,12 +79,7 @@ impl SessionMemory {
         let needed = held.all();
         let fits = match self.available_bytes {
             None => String::new(),
-            Some(available) if needed <= available => {
-                format!("\n              fits here: {} available", units::bytes(available))
-            }
-            Some(available) => {
-                format!("\n              more than is available here: {}", units::bytes(available))
-            }
+            known => format!("\n              {}", needs::fits(needed, known)),
         };
         writeln!(
             out,

@@ -22,3 +22,8 @@ pub fn of_user(kind: FolderKind) -> Option<PathBuf> {
     let folder = absolute(kind.0).or_else(|| Some(absolute("HOME")?.join(kind.1)));
     folder.map(|folder| folder.join("alight"))
 }
+
+/// Returns the folder of packed files that are not next to their models.
+pub fn packed() -> Option<PathBuf> {
+    of_user(CACHE).map(|cache| cache.join("packed"))
+}
