@@ -26,6 +26,7 @@ use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
 use crate::prompt_cache::CacheCommandArgs;
 use crate::quantize::QuantizeArgs;
+use crate::replay::ReplayArgs;
 use crate::run::RunArgs;
 use crate::serve::ServeArgs;
 use crate::terminal_text::one_line;
@@ -56,6 +57,7 @@ Examples:
   alight run hf.co/USER/REPO:Q4_K_M \"Hello\"     a model of the hub, fetched once
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight batch model.gguf prompts.jsonl -o answers.jsonl
+  alight replay answer.json model.gguf          does it still answer so?
   alight serve model.gguf                       a server for OpenAI's clients
   alight inspect model.gguf                     what is in the file
   alight tokenize model.gguf \"Hello\"            the tokens of a text
@@ -83,6 +85,8 @@ pub enum Command {
     Run(RunArgs),
     /// Answer many prompts at the same time, one to a line
     Batch(BatchArgs),
+    /// Compute recorded answers again, and say where they differ
+    Replay(ReplayArgs),
     /// Serve models over HTTP, with OpenAI's API and others
     Serve(ServeArgs),
     /// Show what is in a model file: metadata, tensors, types, sizes, alignment
@@ -127,6 +131,7 @@ impl Command {
             // `inspect` and `convert` look for themselves.
             Command::Run(a) => a.models(),
             Command::Batch(a) => a.models(),
+            Command::Replay(a) => a.models(),
             Command::Serve(a) => a.models(),
             Command::Tokenize(a) => (vec![&mut a.model], a.hub.offline),
             Command::Perplexity(a) => a.models(),

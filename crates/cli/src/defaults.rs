@@ -29,7 +29,7 @@ const NAMED: &str = "ALIGHT_CONFIG";
 const NO_SETTINGS: [&str; 8] =
     ["help", "version", "prompt", "file", "output", "force", "host-name", "svg"];
 /// Commands with user defaults.
-const COMMANDS: [&str; 6] = ["run", "batch", "serve", "bench", "perplexity", "quantize"];
+const COMMANDS: [&str; 7] = ["run", "batch", "replay", "serve", "bench", "perplexity", "quantize"];
 
 /// A default, and where it was set.
 struct Default {

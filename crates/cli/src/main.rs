@@ -26,6 +26,7 @@ mod args;
 mod bar;
 mod batch;
 mod bench;
+mod body_options;
 mod completions;
 mod conversion;
 mod convert;
@@ -54,6 +55,8 @@ mod prompt_cache;
 mod python;
 mod quantization;
 mod quantize;
+mod record;
+mod replay;
 mod run;
 mod say;
 mod serve;
@@ -98,11 +101,13 @@ fn main() -> ExitCode {
     let given = given.subcommand().map(|(_, given)| given).unwrap_or(&given);
     let (models, offline) = cli.command.models();
     if let Err(stop) = hub::resolve(models, offline) {
-        return outcome::report(Err(stop));
+        let is_replay = matches!(cli.command, Command::Replay(_));
+        return outcome::report(Err(if is_replay { replay::no_model(stop) } else { stop }));
     }
     let outcome = match cli.command {
         Command::Run(a) => run::main(a, given, started),
         Command::Batch(a) => batch::main(a),
+        Command::Replay(a) => replay::main(&a, given),
         Command::Serve(a) => serve::main(a),
         Command::Inspect(a) => inspect::main(&a),
         Command::Tokenize(a) => tokenize::main(&a),

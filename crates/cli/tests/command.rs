@@ -7,8 +7,8 @@ use std::process::Stdio;
 
 use crate::support::{self, alight, command, done};
 
-const COMMANDS: [&str; 7] =
-    ["run", "batch", "inspect", "tokenize", "perplexity", "bench", "completions"];
+const COMMANDS: [&str; 8] =
+    ["run", "batch", "replay", "inspect", "tokenize", "perplexity", "bench", "completions"];
 
 #[test]
 fn help_names_the_commands_and_shows_examples() {

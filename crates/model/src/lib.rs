@@ -118,6 +118,7 @@ mod cancel;
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code)] // some of it is only for tests outside the crate
 mod common;
+mod content;
 #[cfg(test)]
 #[path = "../tests/common/definition.rs"]
 #[allow(dead_code)]
@@ -144,6 +145,7 @@ pub use alight_pages::slots::replay::{Replayed, Rule};
 pub use alight_pages::slots::{Found, SlotCounts, SlotOptions, SlotSizes};
 pub use cache::reusable;
 pub use cancel::Cancel;
+pub use content::ModelContent;
 pub use engine::{
     Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
     Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling,

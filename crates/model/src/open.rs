@@ -20,6 +20,7 @@ use alight_pages::{Facts, Map};
 use alight_text::{TemplateError, Tokenizer, Vocabulary};
 use sha2::{Digest, Sha256};
 
+use crate::content::{self, ModelContent};
 use crate::describe;
 use crate::error::ModelError;
 use crate::load::{self, Ahead, Load, LoadReport, Loader, Repack, ResidentPart, Wanted};
@@ -282,6 +283,19 @@ impl Model {
             }
             hash.finalize().into()
         })
+    }
+
+    /// The content of the files, whatever their layout: a packed file is the same model as its source.
+    ///
+    /// # Errors
+    /// A file has changed, or cannot be read.
+    pub fn content(&self) -> Result<ModelContent, ModelError> {
+        content::read(self.store.maps())
+    }
+
+    /// Returns true if the kernels read weights in tiles: those of a packed file, or those that were packed while they were loaded.
+    pub fn has_tiles(&self, content: &ModelContent) -> bool {
+        content.packed || self.store.is_repacked()
     }
 
     /// The specification of the network.

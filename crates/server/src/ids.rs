@@ -23,7 +23,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// Formats a time in seconds since 1970 as in RFC 3339.
-pub(crate) fn date(seconds: u64) -> String {
+pub fn date(seconds: u64) -> String {
     let (days, second) = (seconds / 86400, seconds % 86400);
     // In years that begin in March, the leap day is the last day; 400 years always have 146097 days.
     let day = days + 719_468;

@@ -69,6 +69,7 @@ mod watched_stream;
 mod worker;
 
 pub use alight_chat::worker::Log;
+pub use ids::date;
 pub use listen::{Server, Stopper};
 pub use models::{Quantization, Served};
 pub use socket::{Listening, is_socket_file};

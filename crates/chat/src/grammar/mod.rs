@@ -326,6 +326,25 @@ impl Wanted {
         Ok(wanted)
     }
 
+    /// The field of a body that requests it, and the value of that: see [`take`].
+    pub fn field(&self) -> (&'static str, Value) {
+        match self {
+            Wanted::Schema { schema, strict: false } => ("json_schema", schema.clone()),
+            Wanted::Schema { schema, strict: true } => {
+                let named = json!({"strict": true, "schema": schema});
+                ("response_format", json!({"type": "json_schema", "json_schema": named}))
+            }
+            Wanted::Gbnf(text) => ("grammar", text.as_str().into()),
+            Wanted::Lark(text) | Wanted::Calls(text) if text.starts_with(LARK) => {
+                ("grammar", text.as_str().into())
+            }
+            Wanted::Lark(text) | Wanted::Calls(text) => {
+                ("grammar", format!("{LARK} {{}}\n{text}").into())
+            }
+            Wanted::Regex(text) => ("regex", text.as_str().into()),
+        }
+    }
+
     /// Refuses everything that can be refused without a compiler.
     fn check(&self) -> Result<(), NoGrammar> {
         let (bytes, most) = self.bytes();
@@ -380,6 +399,17 @@ pub fn take(
     calls: Calls<'_>,
     grammars: &Grammars,
 ) -> Result<Option<Held>, NotHeld> {
+    match requested(fields)? {
+        Some((param, wanted)) => hold(&param, wanted, calls, grammars),
+        None => Ok(None),
+    }
+}
+
+/// Takes the constraint that a body requests, with the name of its field, without compiling it.
+///
+/// # Errors
+/// There are several, or one that is refused without a compiler.
+pub fn requested(fields: &mut Fields) -> Result<Option<(String, Wanted)>, NotHeld> {
     let format = fields.object("response_format")?.map(of_format).transpose()?.flatten();
     let full = |text: &String| !text.is_empty();
     let own = [
@@ -395,8 +425,20 @@ pub fn take(
         let message = format!("there is {param}, too: an answer is held to one of them");
         return Err(Refusal::invalid(other, message).into());
     }
-    let param = &*param;
-    wanted.check().map_err(|why| why.of_field(param))?;
+    wanted.check().map_err(|why| why.of_field(&param))?;
+    Ok(Some((param, wanted)))
+}
+
+/// Compiles the constraint that the field `param` requests, for an answer that may have these calls.
+///
+/// # Errors
+/// As [`take`].
+pub fn hold(
+    param: &str,
+    wanted: Wanted,
+    calls: Calls<'_>,
+    grammars: &Grammars,
+) -> Result<Option<Held>, NotHeld> {
     let wanted = match (calls, wanted) {
         (Calls::Must, _) => return Ok(None),
         (Calls::May(tools), Wanted::Schema { schema, strict }) => {
@@ -456,6 +498,31 @@ fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_constraint_is_the_field_that_requests_it() {
+        for body in [
+            json!({"json_schema": {"type": "string"}}),
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"response_format": {"type": "json_schema", "json_schema": {"strict": true, "schema": {}}}}),
+            json!({"grammar": "root ::= \"a\""}),
+            json!({"grammar": "%llguidance {}\nstart: \"a\""}),
+            json!({"regex": "a+"}),
+            json!({"guided_choice": ["a", "b"]}),
+        ] {
+            let taken = |body: &Value| {
+                let mut fields = Fields::new(body.as_object().unwrap().clone());
+                let Ok(Some((_, wanted))) = requested(&mut fields) else { panic!("{body}") };
+                wanted
+            };
+            let (name, value) = taken(&body).field();
+            let again = taken(&json!({name: value}));
+            assert_eq!(again.field(), (name, value), "{body}");
+            assert_eq!(again.is_strict(), taken(&body).is_strict(), "{body}");
+            let text = taken(&body).text().into_owned();
+            assert!(again.text().ends_with(&text), "{body}: {}", again.text());
+        }
+    }
 
     #[test]
     fn a_schema_is_strict_where_its_client_says_so() {

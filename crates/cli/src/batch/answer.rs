@@ -3,10 +3,11 @@
 use alight_chat::answer::{self, Message};
 use alight_model::Finish;
 use alight_text::Vocabulary;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::request::Prepared;
 use super::result::{LineId, now};
+use crate::record::{self, Record, RecordedAnswer, RecordedFinish, Recorder};
 
 /// An answer that is being computed.
 pub struct LineAnswer {
@@ -16,15 +17,27 @@ pub struct LineAnswer {
     pub prompt_tokens: usize,
     /// Tokens that were generated.
     pub tokens: usize,
+    /// The request and the tokens, if they are recorded.
+    recorded: Option<RecordedLine>,
+    vocabulary: &'static Vocabulary,
     chat: bool,
     making: answer::Answer,
     message: Message,
 }
 
+/// The parts of a record that a line determines.
+struct RecordedLine {
+    request: Map<String, Value>,
+    tokens: Vec<u32>,
+}
+
 impl LineAnswer {
-    /// Creates an empty answer.
-    pub fn new(prepared: &Prepared, vocabulary: &'static Vocabulary) -> LineAnswer {
+    /// Creates an empty answer, which is recorded if `records` is set.
+    pub fn new(prepared: &Prepared, vocabulary: &'static Vocabulary, records: bool) -> LineAnswer {
+        let request = records.then(|| prepared.recorded());
         LineAnswer {
+            recorded: request.map(|request| RecordedLine { request, tokens: Vec::new() }),
+            vocabulary,
             line: prepared.line.clone(),
             prompt_tokens: prepared.prompt.len(),
             tokens: 0,
@@ -37,7 +50,24 @@ impl LineAnswer {
     /// Takes the next token. Returns true if a stop text has been generated, which is cut off.
     pub fn push(&mut self, token: u32) -> bool {
         self.tokens += 1;
+        if let Some(recorded) = &mut self.recorded {
+            recorded.tokens.push(token);
+        }
         self.making.push(token, &mut |delta| self.message.take(delta))
+    }
+
+    /// Returns the record of the answer, if it has one. `finish` is as in [`body`](Self::body).
+    pub fn record(&mut self, finish: Option<Finish>, recorder: &Recorder) -> Option<Record> {
+        let RecordedLine { request, tokens } = self.recorded.take()?;
+        let finish = match finish {
+            None => RecordedFinish::StopText,
+            Some(Finish::Stop) => RecordedFinish::Stop,
+            Some(Finish::Length) => RecordedFinish::Length,
+            Some(Finish::ContextFull) => RecordedFinish::Context,
+            Some(Finish::Interrupted) => RecordedFinish::Interrupted,
+        };
+        let text = record::text(&tokens, self.vocabulary);
+        Some(recorder.record(request, self.chat, RecordedAnswer { finish, text, tokens }))
     }
 
     /// Returns the body of the response. `finish` is `None` if a stop text has ended the answer.

@@ -1,7 +1,7 @@
 //! Lines of a file or a pipe, in bounded memory.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// Maximum bytes of a line. Its parsed JSON may need some forty times as much memory.
@@ -72,6 +72,16 @@ impl<R: BufRead> InputLines<R> {
             }
             return Ok(Some(line));
         }
+    }
+
+    /// Appends everything that follows the lines that were read. Returns false if that is longer than a line may be.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn rest(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
+        let left = self.limit.saturating_sub(bytes.len()) as u64 + 1;
+        self.reader.by_ref().take(left).read_to_end(bytes)?;
+        Ok(bytes.len() <= self.limit)
     }
 
     fn any(&mut self) -> io::Result<Option<InputLine>> {
@@ -146,6 +156,17 @@ mod tests {
             let found = all(b"abcde\nabcd\nabcdefghijklmnop", 4, buffer);
             let told = [(1, None, true), (2, Some("abcd".to_owned()), true), (3, None, false)];
             assert_eq!(found, told);
+        }
+    }
+
+    #[test]
+    fn the_rest_is_as_long_as_a_line_may_be() {
+        for (limit, fits) in [(11, true), (10, true), (9, false)] {
+            let mut lines = InputLines::new(&b"abc\nde\nfgh"[..], limit);
+            let mut bytes = lines.next().unwrap().unwrap().bytes.unwrap();
+            bytes.push(b'\n');
+            assert_eq!(lines.rest(&mut bytes).unwrap(), fits, "{limit}");
+            assert_eq!(bytes, b"abc\nde\nfgh"[..bytes.len()]);
         }
     }
 

@@ -5,7 +5,7 @@
 
 mod answer;
 mod fingerprint;
-mod lines;
+pub mod lines;
 mod output;
 mod progress;
 mod reader;
@@ -32,10 +32,12 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 
 use crate::answer_limits::LimitArgs;
+use crate::body_options::OptionDefaults;
 use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
+use crate::record::Recorder;
 use crate::run::{prompt, sampling};
 use crate::{new_file, say, short_help, units};
 use answer::LineAnswer;
@@ -93,6 +95,10 @@ pub struct BatchArgs {
     /// Write each result when it is there, and not in the order of the lines
     #[arg(long)]
     unordered: bool,
+
+    /// Add to each answer the record that `alight replay` computes it again from
+    #[arg(long)]
+    record: bool,
 
     /// Lines that are computed at the same time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = sequences)]
@@ -193,10 +199,13 @@ pub fn main(args: BatchArgs) -> Outcome {
     let progress = Progress::new(shown, input.len);
     let source = input.path.map(Path::to_owned);
     let goes_on = file.is_some();
+    let recorder =
+        args.record.then(|| Arc::new(Recorder::new(model, &args.engine, engine.context())));
     let reader = args.reader(input, model, engine.context(), run, done, keys);
     let (send, events) = channel();
     let mut batch = Batch {
         model,
+        recorder,
         engine: ManuallyDrop::new(engine),
         send,
         events,
@@ -248,10 +257,12 @@ impl BatchArgs {
         }
         let encoder = Encoder::new(vocabulary, style, self.parse_special).within(context);
         let defaults = Defaults {
-            sampling: self.sampling.fixed_options(),
-            breakers: self.sampling.breakers().map(<[String]>::to_vec),
-            max_tokens: self.limits.max_tokens(),
-            ignore_eos: self.limits.ignore_eos,
+            options: OptionDefaults {
+                sampling: self.sampling.fixed_options(),
+                breakers: self.sampling.breakers().map(<[String]>::to_vec),
+                max_tokens: self.limits.max_tokens(),
+                ignore_eos: self.limits.ignore_eos,
+            },
             no_thinking: self.limits.no_thinking,
             system: self.system.clone(),
             style,
@@ -336,6 +347,8 @@ impl<'a> Input<'a> {
 /// A batch in progress.
 struct Batch {
     model: &'static Model,
+    /// Makes the records of answers, if they were requested.
+    recorder: Option<Arc<Recorder>>,
     /// Never dropped: the process ends sooner than all of its memory could be freed.
     engine: ManuallyDrop<EngineLoop<'static>>,
     /// The events of requests, with their places among the results.
@@ -418,7 +431,8 @@ impl Batch {
     }
 
     fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
-        let answer = LineAnswer::new(&prepared, self.model.vocabulary());
+        let records = self.recorder.is_some();
+        let answer = LineAnswer::new(&prepared, self.model.vocabulary(), records);
         let Prepared {
             prompt,
             sampling,
@@ -494,7 +508,11 @@ impl Batch {
             | EngineEvent::Ending => return Ok(()),
         };
         let name = self.model.name();
-        self.end(index, |answer| result::LineOutcome::Answered(answer.body(finish, name)))
+        let recorder = self.recorder.clone();
+        self.end(index, |mut answer| {
+            let record = recorder.and_then(|recorder| answer.record(finish, &recorder));
+            result::LineOutcome::Answered(answer.body(finish, name), record.map(Box::new))
+        })
     }
 
     /// Ends an answer with this outcome.

@@ -4,13 +4,12 @@
 //! A field that would change the answer and is not supported is refused by name.
 
 use alight_chat::answer::{AnswerOptions, Tools};
-use alight_chat::body::declared::OF_VLLM;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::json::{JsonBudget, JsonError};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::thinking::{self, SWITCH};
 use alight_chat::body::{conversation, messages, options};
-use alight_chat::grammar::{self, AnswerRules, Calls, Grammars, Held, NotHeld};
+use alight_chat::grammar::{AnswerRules, Calls, Grammars, Held, NotHeld};
 use alight_chat::thinking::ThinkingBudget;
 use alight_model::SamplerOptions;
 use alight_text::infill::Gap;
@@ -19,30 +18,14 @@ use alight_text::{Encoder, PromptError, Style, Vocabulary};
 use serde_json::{Map, Value, json};
 
 use super::result::LineId;
-
-/// OpenAI's fields that do not change an answer.
-const IGNORED: [&str; 8] = [
-    "model",
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "stream_options",
-];
+use crate::body_options::{BodyOptions, OptionDefaults, token_ids};
+use crate::record::{AnswerConstraints, RequestParts};
 
 /// Values for fields that a line leaves out.
 #[derive(Clone, Debug)]
 pub struct Defaults {
-    /// How tokens are chosen.
-    pub sampling: SamplerOptions,
-    /// Texts that break sequences for DRY, if they are not the usual ones.
-    pub breakers: Option<Vec<String>>,
-    /// Maximum tokens of an answer.
-    pub max_tokens: usize,
-    /// Ignore the end-of-text token.
-    pub ignore_eos: bool,
+    /// The options of an answer.
+    pub options: OptionDefaults,
     /// The model does not think, unless a line says so.
     pub no_thinking: bool,
     /// The message before a plain prompt.
@@ -75,6 +58,24 @@ pub struct Prepared {
     pub chat: bool,
     /// The options of the answer.
     pub asked: AnswerOptions,
+    /// `held` and `thinking` as a record has them.
+    pub limits: AnswerConstraints,
+}
+
+impl Prepared {
+    /// Returns the request of its record.
+    pub fn recorded(&self) -> Map<String, Value> {
+        let parts = RequestParts {
+            prompt: &self.prompt,
+            sampling: &self.sampling,
+            breakers: self.breakers.as_deref(),
+            max_tokens: self.max_tokens,
+            ignore_eos: self.ignore_eos,
+            stops: &self.asked.stops,
+            limits: &self.limits,
+        };
+        parts.body()
+    }
 }
 
 /// The prompt of a request.
@@ -202,31 +203,23 @@ impl Parsed {
         grammars: &Grammars,
         defaults: &Defaults,
     ) -> Result<Prepared, NotHeld> {
-        let (mut prompt, mut fields) = match self.content? {
+        let (mut prompt, fields) = match self.content? {
             Content::Plain(prompt) => (plain(prompt, defaults), Fields::new(Map::new())),
             Content::Body(url, mut fields) => (prompt(url, &mut fields, defaults)?, fields),
         };
-        let (sampling, max_tokens) =
-            options::sampling(&mut fields, &defaults.sampling, defaults.max_tokens)?;
-        let breakers = options::sequence_breakers(&mut fields)?;
-        let breakers = breakers.or_else(|| defaults.breakers.clone());
         let calls = match &prompt {
             Prompt::Chat(context) => Calls::of(context, &[]),
             Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Gap(_) => Calls::None,
         };
-        let held = grammar::take(&mut fields, calls, grammars)?;
+        let options = BodyOptions::take(fields, calls, grammars, &defaults.options)?;
+        let BodyOptions { sampling, breakers, max_tokens, ignore_eos, held, constraint, stops } =
+            options;
         let rules = AnswerRules::of(held.as_ref());
-        let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(defaults.ignore_eos);
-        let ignore_eos = ignore_eos && rules.past_end;
-        let stops = options::stops(&mut fields)?;
-        refuse_unsupported(&mut fields)?;
-        fields.ignore(&IGNORED);
-        OF_VLLM.iter().for_each(|declared| fields.ignore(&[declared.name]));
-        fields.finish()?;
-        let (mut chat, mut tools, mut budget) = (false, None, None);
+        let (mut chat, mut tools, mut given_tools, mut budget) = (false, None, None, None);
         if let Prompt::Chat(context) = &mut prompt {
             let given = context.get("tools").and_then(Value::as_array);
             (chat, tools) = (true, given.map(|tools| Tools::of(tools)));
+            given_tools = given.cloned();
             if defaults.no_thinking {
                 context.entry(SWITCH).or_insert(false.into());
             }
@@ -239,6 +232,8 @@ impl Parsed {
         let marked = chat && rules.marks;
         let budget = budget.filter(|_| rules.thinking);
         let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools.clone()));
+        let limits =
+            AnswerConstraints { constraint, chat, thinking_budget: budget, tools: given_tools };
         let asked = AnswerOptions {
             chat: marked,
             tools: tools.filter(|_| marked),
@@ -256,6 +251,7 @@ impl Parsed {
             thinking,
             chat,
             asked,
+            limits,
         })
     }
 }
@@ -301,12 +297,6 @@ fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result
     match prompt {
         Value::String(text) if url.is_none() => Ok(plain(text, defaults)),
         Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(items) if items.iter().all(Value::is_u64) && !items.is_empty() => {
-            let ids = items.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
-            let ids: Option<Vec<u32>> = ids.collect();
-            ids.map(Prompt::Tokens)
-                .ok_or_else(|| Refusal::invalid("prompt", "a token's id is too large"))
-        }
         Value::Array(items)
             if items.len() > 1 && items.iter().all(|p| p.is_string() || p.is_array()) =>
         {
@@ -315,29 +305,15 @@ fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result
                 "several prompts in a line: give each a line of its own",
             ))
         }
-        other => {
-            let message =
-                format!("it is {}, expected a string or a list of token ids", kind(&other));
-            Err(Refusal::invalid("prompt", message))
-        }
+        other => match token_ids(&other) {
+            Some(ids) => ids.map(Prompt::Tokens),
+            None => {
+                let message =
+                    format!("it is {}, expected a string or a list of token ids", kind(&other));
+                Err(Refusal::invalid("prompt", message))
+            }
+        },
     }
-}
-
-/// Refuses fields that would change an answer and are not supported.
-fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
-    let is = |expected: Value| move |value: &Value| *value == expected;
-    let zero = |value: &Value| value.as_f64() == Some(0.0);
-    let no_probabilities = "log-probabilities are not returned";
-    fields.only("n", is(json!(1)), "one answer to a line: repeat the line with another seed")?;
-    fields.only("best_of", is(json!(1)), "one answer to a line")?;
-    fields.only("stream", is(json!(false)), "answers of a batch are not streamed")?;
-    fields.only("logprobs", |v| *v == json!(false), no_probabilities)?;
-    fields.only("top_logprobs", zero, no_probabilities)?;
-    fields.only("parallel_tool_calls", is(json!(true)), "the number of calls cannot be limited")?;
-    let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    fields.only("logit_bias", empty, "biases of tokens are not supported")?;
-    fields.only("echo", is(json!(false)), "the prompt is not returned with the answer")?;
-    options::refuse_unsupported(fields)
 }
 
 /// Returns the tokens of a prompt.

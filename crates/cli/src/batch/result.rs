@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::fingerprint::Fingerprint;
+use crate::record::Record;
 use crate::terminal_text;
 
 /// Identifies a line of the input.
@@ -28,8 +29,8 @@ pub const DUPLICATE: &str = "duplicate_custom_id";
 /// The outcome of a line.
 #[derive(Debug)]
 pub enum LineOutcome {
-    /// The body of the response.
-    Answered(Value),
+    /// The body of the response, and the record of it if that was requested.
+    Answered(Value, Option<Box<Record>>),
     /// The line requests something impossible.
     Refused(Refusal),
     /// The model failed, or the compiler of grammars.
@@ -44,6 +45,8 @@ struct ResultLine<'a> {
     error: Option<Value>,
     /// Not OpenAI's.
     fingerprint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record: Option<Box<Record>>,
 }
 
 #[derive(Serialize)]
@@ -63,17 +66,17 @@ pub fn line(of: &LineId, outcome: LineOutcome) -> String {
         let body =
             json!({"error": {"message": message, "type": kind, "param": param, "code": code}});
         let error = json!({"code": code, "message": message, "param": param, "line": number});
-        (status, body, Some(error))
+        (status, body, Some(error), None)
     };
-    let (status_code, body, error) = match outcome {
-        LineOutcome::Answered(body) => (200, body, None),
+    let (status_code, body, error, record) = match outcome {
+        LineOutcome::Answered(body, record) => (200, body, None, record),
         LineOutcome::Refused(refusal) => failed(400, refusal),
         LineOutcome::Failed(refusal) => failed(500, refusal),
     };
     let response = Response { status_code, request_id: format!("req_{number}"), body };
     let custom_id = of.custom_id.as_deref();
     let (id, fingerprint) = (format!("{ID}{number}"), of.fingerprint.to_string());
-    let line = ResultLine { id, custom_id, response, error, fingerprint };
+    let line = ResultLine { id, custom_id, response, error, fingerprint, record };
     let mut bytes = Vec::new();
     // Values of this kind can always be serialised, and writing to memory does not fail.
     let _ = terminal_text::escape_json(&line, &mut bytes);

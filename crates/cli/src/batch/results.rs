@@ -58,7 +58,7 @@ impl Results {
 
     /// Takes the result of the line that began as number `index`.
     pub fn put(&mut self, index: u64, line: &LineId, outcome: result::LineOutcome) -> Outcome {
-        let is_answer = matches!(outcome, result::LineOutcome::Answered(_));
+        let is_answer = matches!(outcome, result::LineOutcome::Answered(..));
         let finished = Finished { text: result::line(line, outcome), is_answer };
         let Results { to, order, answered, failed } = self;
         let mut write = |finished: Finished| {

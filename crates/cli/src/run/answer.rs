@@ -21,6 +21,8 @@ pub struct Answer {
     pub tokens: Vec<u32>,
     /// The reason why it ended.
     pub finish: Finish,
+    /// True if a stop text ended it.
+    pub by_text: bool,
     /// Number of tokens of the prompt that were computed, and of those that had been computed before.
     pub computed: usize,
     pub reused: usize,
@@ -63,6 +65,7 @@ pub fn answer(
         texts: Texts::default(),
         tokens: Vec::new(),
         finish: Finish::Length,
+        by_text: false,
         computed: 0,
         reused: 0,
         prompt: Duration::ZERO,
@@ -103,7 +106,7 @@ pub fn answer(
     let answered = answered?;
     (answer.finish, answer.computed) = (answered.finish, answered.computed);
     if parts.stopped() {
-        answer.finish = Finish::Stop;
+        (answer.finish, answer.by_text) = (Finish::Stop, true);
     }
     answer.reused = request.prompt.len() - answered.computed;
     if answer.tokens.is_empty() {

@@ -9,6 +9,7 @@ use anyhow::anyhow;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
+use crate::body_options::ConstraintField;
 use crate::outcome::{Outcome, Stop};
 use crate::text_input::{self, From};
 
@@ -193,9 +194,10 @@ impl Constraint {
 
     /// Compiles the constraint for the tokens of a model.
     pub fn held(self, vocabulary: &Vocabulary) -> Outcome<Holding> {
+        let field = self.wanted.field();
         let held = LazyCompiler::default().held(&vocabulary.tokenizer, self.wanted);
         let held = held.map_err(|why| self.by.refused(&why))?;
-        Ok(Holding { held, by: self.by.to_string() })
+        Ok(Holding { held, field, by: self.by.to_string() })
     }
 }
 
@@ -203,5 +205,7 @@ impl Constraint {
 #[derive(Clone)]
 pub struct Holding {
     pub held: Held,
+    /// The field of a body that requests it.
+    pub field: ConstraintField,
     pub by: String,
 }

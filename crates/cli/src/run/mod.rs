@@ -39,9 +39,10 @@ use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
 use crate::pack::KeepArgs;
 use crate::prompt_cache::CacheArgs;
+use crate::record::{AnswerConstraints, Record, RecordedAnswer, Recorder, RequestParts};
 use crate::template::TemplateArgs;
-use crate::{say, short_help, source};
-use answer::answer;
+use crate::{record, say, short_help, source};
+use answer::{Answer, answer};
 use engine::{About, Engine, EngineChoice, EngineKind, Jax, Native, Request};
 use held::{HeldArgs, Holding};
 use parts::{Parts, Thinking, Tone};
@@ -431,7 +432,8 @@ impl Front<'_> {
         if speaks && args.json {
             let (model, seed) = (&args.model, sampling.seed);
             let line = report::json(model, description, &answer, seed, self.started, &phases);
-            output::json(&line)?;
+            let record = self.record(about, style, &request, budget, &answer);
+            output::json(&line.with_record(record))?;
         }
         finished?;
         match answer.finish {
@@ -442,6 +444,35 @@ impl Front<'_> {
             }
             Finish::ContextFull | Finish::Stop | Finish::Length => Ok(()),
         }
+    }
+
+    /// Returns the record of an answer, unless another process has computed it.
+    fn record(
+        &self,
+        about: &About<'_>,
+        style: Style,
+        request: &Request<'_>,
+        thinking_budget: Option<usize>,
+        answer: &Answer,
+    ) -> Option<Record> {
+        let recorder = Recorder::new(about.model?, &self.args.engine, about.context);
+        let constraint = self.held.as_ref().map(|holding| holding.field.clone());
+        let limits = AnswerConstraints { constraint, thinking_budget, ..Default::default() };
+        let parts = RequestParts {
+            prompt: request.prompt,
+            sampling: &request.sampling,
+            breakers: request.breakers,
+            max_tokens: request.limits.max_tokens,
+            ignore_eos: request.limits.ignore_eos,
+            stops: &self.args.stop,
+            limits: &limits,
+        };
+        let answer = RecordedAnswer {
+            finish: report::recorded_finish(answer),
+            text: record::text(&answer.tokens, about.vocabulary),
+            tokens: answer.tokens.clone(),
+        };
+        Some(recorder.record(parts.body(), style == Style::Chat, answer))
     }
 
     /// Returns the tokens of the prompt; `None` if it is a chat.

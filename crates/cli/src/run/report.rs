@@ -12,6 +12,7 @@ use super::answer::{ANSWER, Answer};
 use super::engine::{Description, Load};
 use super::memory;
 use crate::needs::Held;
+use crate::record::{Record, RecordedFinish};
 use crate::{explain_load, output, phases, say, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
@@ -41,6 +42,16 @@ pub struct ReportLine<'a> {
     timings: Timings,
     #[serde(flatten)]
     account: Option<Account>,
+    /// The record that `alight replay` reads; only the engine of this program has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record: Option<Record>,
+}
+
+impl ReportLine<'_> {
+    /// Adds the record of the answer. Making one reads the model's files, so it comes after the account.
+    pub fn with_record(self, record: Option<Record>) -> Self {
+        ReportLine { record, ..self }
+    }
 }
 
 /// The resources that this process used, if it is the one that computed.
@@ -133,6 +144,17 @@ fn finish(finish: &Finish) -> &'static str {
     }
 }
 
+/// Returns the reason for a record, in which a stop text is not the model's own end.
+pub fn recorded_finish(answer: &Answer) -> RecordedFinish {
+    match answer.finish {
+        _ if answer.by_text => RecordedFinish::StopText,
+        Finish::Stop => RecordedFinish::Stop,
+        Finish::Length => RecordedFinish::Length,
+        Finish::ContextFull => RecordedFinish::Context,
+        Finish::Interrupted => RecordedFinish::Interrupted,
+    }
+}
+
 fn ms(d: Duration) -> f64 {
     // Microseconds are finer than the variation between runs.
     (d.as_secs_f64() * 1e6).round() / 1e3
@@ -178,6 +200,7 @@ pub fn json<'a>(
         account: engine.load.map(|load| {
             account(load, engine.held, engine.experts.as_ref().map(ExpertStatistics::of), phases)
         }),
+        record: None,
     }
 }
 

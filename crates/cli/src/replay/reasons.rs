@@ -1,0 +1,133 @@
+//! The reasons why an answer may differ from a record: everything that the record says of its computation and that is different here.
+
+use alight_kernels::Isa;
+use alight_model::Model;
+
+use crate::record::{Program, ReadRecord, RecordedModel, content, hexadecimal};
+use crate::terminal_text::one_line;
+
+/// Digits of a hash that are shown.
+const DIGITS: usize = 12;
+/// Characters of a text from a record that are shown.
+const SHOWN: usize = 60;
+
+/// The program and the model that compute this time.
+pub struct ThisRun {
+    program: Program,
+    name: String,
+    hash: Option<String>,
+    isa: Isa,
+    tiles: Option<bool>,
+}
+
+impl ThisRun {
+    /// This program, with this model.
+    pub fn of(model: &Model) -> ThisRun {
+        let content = content(model);
+        ThisRun {
+            program: Program::this(),
+            name: model.name().to_owned(),
+            hash: content.as_ref().map(|content| hexadecimal(&content.hash)),
+            isa: model.isa(),
+            tiles: content.as_ref().map(|content| model.has_tiles(content)),
+        }
+    }
+
+    /// Returns true if the model is known to be another than the record's.
+    pub fn has_another_model(&self, record: &ReadRecord) -> bool {
+        record.model.hash.is_some() && record.model.hash != self.hash
+    }
+
+    /// Returns what is different, each in a sentence; what is more likely to be the reason comes first.
+    pub fn reasons(&self, record: &ReadRecord) -> Vec<String> {
+        let all = [
+            self.model(&record.model),
+            self.arithmetic(record),
+            self.kernels(record),
+            self.layout(record),
+            self.version(record),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    fn model(&self, recorded: &RecordedModel) -> Option<String> {
+        let name = shown(&recorded.name);
+        match (&recorded.hash, &self.hash) {
+            (Some(recorded), Some(hash)) if recorded == hash => None,
+            (Some(hash), own) => Some(format!(
+                "the model is another: '{name}' ({}) answered, this is '{}' ({})",
+                digits(hash),
+                one_line(&self.name),
+                own.as_deref().map_or("unknown", digits),
+            )),
+            (None, _) => Some(format!(
+                "the model may be another: the record has no hash of '{name}', which was still being fetched"
+            )),
+        }
+    }
+
+    fn arithmetic(&self, record: &ReadRecord) -> Option<String> {
+        let (then, now) = (record.program.arithmetic, self.program.arithmetic);
+        (then != now).then(|| format!("the arithmetic is another: version {then} then, {now} now"))
+    }
+
+    /// Kernels of one level give the bits of another where their [`bits`](Isa::bits) are the same.
+    fn kernels(&self, record: &ReadRecord) -> Option<String> {
+        let isa = record.isa.as_deref()?;
+        let level = |isa: Isa| isa.bits();
+        // Another machine's level may not run here.
+        let same = match isa.parse::<Isa>() {
+            Ok(known) => level(known) == level(self.isa),
+            Err(_) => isa == self.isa.to_string(),
+        };
+        (!same).then(|| {
+            format!(
+                "the kernels are others: {} then, {} now, which may take sums in another order",
+                shown(isa),
+                self.isa
+            )
+        })
+    }
+
+    fn layout(&self, record: &ReadRecord) -> Option<String> {
+        let name = |tiles: bool| if tiles { "tiles" } else { "rows" };
+        let (then, now) = (record.tiles?, self.tiles?);
+        (then != now).then(|| {
+            format!(
+                "the layout of the weights is another: {} then, {} now, of which sums may be taken in another order",
+                name(then),
+                name(now)
+            )
+        })
+    }
+
+    fn version(&self, record: &ReadRecord) -> Option<String> {
+        let (then, now) = (&record.program, &self.program);
+        let is_same = (&then.alight, &then.commit) == (&now.alight, &now.commit);
+        (!is_same).then(|| {
+            format!(
+                "alight is another: {} ({}) then, {} ({}) now",
+                shown(&then.alight),
+                shown(&then.commit),
+                now.alight,
+                now.commit
+            )
+        })
+    }
+}
+
+/// The first digits of a hash.
+fn digits(hash: &str) -> &str {
+    hash.get(..DIGITS)
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .unwrap_or("unknown")
+}
+
+/// A text from a record, in which nothing drives a terminal.
+fn shown(text: &str) -> String {
+    let line = one_line(text);
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.into_owned(),
+    }
+}
