@@ -7,6 +7,8 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
 use serde_json::Value;
 
 use crate::support::fake_hub::{COMMIT, FakeHub, REPO, bytes, sha256};
@@ -278,6 +280,29 @@ fn inspect_fetches_a_header_and_no_more() {
         .fails(1, &["m-Q5_K.gguf", "not a GGUF file"]);
     case.hub.plan().content_range = Some("bytes 1-2/3".to_owned());
     case.alight(&["inspect", &name]).fails(1, &["another range"]);
+}
+
+#[test]
+fn the_headers_that_inspect_fetches_leave_no_file_whatever_ends_it() {
+    use std::io::Read;
+    // Its list of tensors is longer than a pipe.
+    let mut file = Builder::new();
+    file.str("general.architecture", "llama");
+    for no in 0..3000 {
+        file.tensor(&format!("blk.{no}.attn_norm.weight"), GgmlType::F32, &[4]).unwrap();
+    }
+    let model = file.file(|_, bytes| bytes.fill(0));
+    let folder = tempfile::tempdir().unwrap();
+    let case = Case { hub: FakeHub::with(&[("m-F32.gguf", model)]), folder };
+    let temporary = case.folder.path().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let name = format!("hf.co/{REPO}:F32");
+    let mut inspect = case.command(&["inspect", "--tensors", &name]);
+    let mut child = inspect.env("TMPDIR", &temporary).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    assert_eq!(support::names(&temporary), [""; 0]);
+    kill(&child, libc::SIGKILL);
+    assert!(!ended(&mut child).success());
 }
 
 /// A folder of Hugging Face's with a small Llama.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::pty::Pty;
 use crate::support::{self, alight, command, done, names, smollm2, source, text, wild};
 
 #[test]
@@ -220,6 +221,33 @@ fn a_model_is_packed_once_if_asked_for_and_run_from_then_on() {
     std::os::unix::fs::symlink(&model, &link).unwrap();
     assert_eq!(run(&link, &["--pack"]).stdout, plain);
     assert_eq!(names(&dir.path().join("hub")), ["link.gguf"]);
+}
+
+#[test]
+fn a_large_model_is_reported_once_to_be_faster_packed() {
+    let Some(real) = smollm2() else { return };
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let model = dir.path().join("m.gguf");
+    fs::copy(real, &model).unwrap();
+    let answer = |stderr: Option<Stdio>| {
+        let mut program = command(&["run", text(&model), "--raw", "Hi", "-n", "1", "--temp", "0"]);
+        program.env("XDG_STATE_HOME", dir.path().join("state"));
+        if let Some(stderr) = stderr {
+            return done(program.stdin(Stdio::null()).stderr(stderr).output().unwrap()).stderr;
+        }
+        let mut terminal = Pty::start(program, None);
+        assert!(terminal.end().success(), "{}", terminal.text());
+        terminal.text()
+    };
+    let note = "packed, this model answers about ";
+    assert!(!answer(None).contains(note), "it is small");
+    // As long as a large one, with a hole at its end.
+    File::options().write(true).open(&model).unwrap().set_len(2 << 30).unwrap();
+    assert_eq!(answer(Some(Stdio::piped())), "", "there is no terminal");
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let is_measured = cpu.contains("GenuineIntel") && cpu.contains("avx512_vnni");
+    assert_eq!(answer(None).matches(note).count(), usize::from(is_measured));
+    assert!(!answer(None).contains(note), "once for each model");
 }
 
 /// What `run` does with the model and `--pack`, and with its cache folder there. No file may become longer than `blocks` of 512 bytes.

@@ -14,10 +14,8 @@ use crate::{say, units};
 
 /// Bytes of a model from which the note is of use: the answers of smaller ones are fast.
 const MIN_BYTES: u64 = 1 << 30;
-/// The types whose speed was measured, as rows and packed: those of the models of the benchmarks.
-const TYPES: [&str; 4] = ["Q4_0", "Q4_1", "Q4_K", "Q6_K"];
-/// The share of the weights that must be of these types.
-const MIN_SHARE: f64 = 0.9;
+/// The types of most weights in the models that were measured, as rows and packed.
+const TYPES: [&str; 3] = ["Q4_0", "Q4_1", "Q4_K"];
 /// Maximum number of bytes of the list of models; then it is emptied.
 const MAX_LIST_BYTES: u64 = 64 << 10;
 /// Maximum number of bytes that are read about the CPU: those of its first processor.
@@ -80,7 +78,7 @@ fn of_cpu(text: &str) -> Option<&'static MeasuredGain> {
     MEASURED.iter().find(|one| flags.split_whitespace().any(|flag| flag == one.flag))
 }
 
-/// Returns true if a model is not packed and nearly all its weights are of types that were measured.
+/// Returns true if a model is not packed, and most of its weights are of types that were measured.
 fn is_measured(file: &Path) -> bool {
     let Ok(maps) = alight_files::open(file) else { return false };
     let copies = alight_files::copies(&maps);
@@ -90,8 +88,7 @@ fn is_measured(file: &Path) -> bool {
     }
     let summary = Summary::of_catalog(&headers.catalog);
     let of_types = summary.types.iter().filter(|of_type| TYPES.contains(&of_type.ty));
-    let bytes: u64 = of_types.map(|of_type| of_type.bytes).sum();
-    bytes as f64 >= MIN_SHARE * summary.tensor_bytes as f64
+    of_types.map(|of_type| of_type.parameters).sum::<u64>() > summary.parameters / 2
 }
 
 /// Adds a model to the list of those that the note was printed for. Returns false if it is there already, or cannot be added.
