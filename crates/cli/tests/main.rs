@@ -40,6 +40,7 @@ mod outputs;
 mod pack;
 mod prompt_cache;
 mod quantize;
+mod replay;
 mod run;
 mod serve;
 mod serve_completion;

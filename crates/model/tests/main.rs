@@ -22,6 +22,7 @@ mod cache_type;
 mod cancel;
 mod changing;
 mod consistency;
+mod content;
 mod expert_traces;
 mod experts;
 mod generate;

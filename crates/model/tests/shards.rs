@@ -46,6 +46,8 @@ fn two_shards_are_one_model() {
     }
     let model = Model::open(&paths[1], &crate::options()).unwrap();
     assert_eq!(model.files().collect::<Vec<_>>(), paths);
+    let one = Model::open(&whole, &crate::options()).unwrap();
+    assert_eq!(model.content().unwrap(), one.content().unwrap());
 
     std::fs::remove_file(&paths[1]).unwrap();
     let error = Model::open(&paths[0], &crate::options()).err().unwrap().to_string();
