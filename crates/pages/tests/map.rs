@@ -265,7 +265,7 @@ fn many_threads_may_fault_at_once_while_maps_come_and_go() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, "model", 64 * PAGE);
     let other = file(&folder, "other", 2 * PAGE);
-    let expected = sum(&fs::read(&other).unwrap());
+    let expected = fs::read(&other).unwrap();
     for _ in 0..20 {
         fs::write(&path, vec![7_u8; 64 * PAGE]).unwrap();
         let map = Arc::new(Map::open(&path).unwrap());
@@ -282,7 +282,7 @@ fn many_threads_may_fault_at_once_while_maps_come_and_go() {
                 scope.spawn(|| {
                     for _ in 0..100 {
                         let map = Map::open(&other).unwrap();
-                        assert_eq!(sum(map.bytes()), expected);
+                        assert!(map.bytes() == expected);
                         map.check().unwrap();
                     }
                 });

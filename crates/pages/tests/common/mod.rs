@@ -23,13 +23,20 @@ use tempfile::TempDir;
 
 /// Bytes in which every block differs from every other.
 pub fn contents(len: usize) -> Vec<u8> {
+    const BLOCK: usize = 1 << 16;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
+    let mut block = Vec::with_capacity(BLOCK);
+    while block.len() < BLOCK {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
+        block.extend_from_slice(&state.to_le_bytes());
+    }
+    // The same noise again, and in every 64 bytes of it a number that is nowhere else: each byte by itself would take seconds here.
+    let mut bytes = block.repeat(len.div_ceil(BLOCK));
+    for (number, bytes) in bytes.chunks_exact_mut(64).enumerate() {
+        let number = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
     }
     bytes.truncate(len);
     bytes
