@@ -1,6 +1,7 @@
 //! Copies parts of tensors into memory, unchanged or as floats of another type.
 
-use alight_kernels::half::{f32_to_bf16, narrow_f16};
+use alight_kernels::half::f32_to_bf16;
+use alight_kernels::vec::narrow_f16;
 use alight_kernels::{Isa, Layout, Matrix};
 
 use crate::geometry::{Runs, Spread};

@@ -4,9 +4,6 @@
 //! even, and overflows to infinity. A NaN stays a NaN, becomes quiet and keeps its sign and the upper bits of its payload;
 //! f16 behaves like the F16C instructions, so that all levels agree bit for bit.
 
-use crate::Isa;
-use crate::lanes::{Lanes, by_level};
-
 /// Returns the f32 equal to the f16 with these bits. Signalling NaNs become quiet.
 #[inline(always)]
 pub const fn f16_to_f32(bits: u16) -> f32 {
@@ -72,52 +69,8 @@ pub const fn f32_to_bf16(value: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
-/// Applies [`f16_to_f32`] to every element. Panics on different lengths.
-pub fn widen_f16(isa: Isa, from: &[u16], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len(), "lengths of a conversion");
-    by_level!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_lanes)
-}
-
-/// Applies [`f32_to_f16`] to every element. Panics on different lengths.
-pub fn narrow_f16(isa: Isa, from: &[f32], to: &mut [u16]) {
-    assert_eq!(from.len(), to.len(), "lengths of a conversion");
-    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_lanes)
-}
-
 /// Applies [`bf16_to_f32`] to every element (compilers vectorise the plain loop). Panics on different lengths.
 pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
     from.iter().zip(to).for_each(|(&x, y)| *y = bf16_to_f32(x));
-}
-
-#[inline(always)]
-unsafe fn widen_lanes<S: Lanes>(from: &[u16], to: &mut [f32]) {
-    let (p, q, n) = (from.as_ptr(), to.as_mut_ptr(), from.len().min(to.len()));
-    let mut i = 0;
-    // SAFETY: pointers stay within both slices; the caller vouches for the features.
-    unsafe {
-        while i + S::N <= n {
-            S::store(q.add(i), S::load_f16(p.add(i)));
-            i += S::N;
-        }
-        if i < n {
-            S::store_n(q.add(i), S::load_f16_n(p.add(i), n - i), n - i);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn narrow_lanes<S: Lanes>(from: &[f32], to: &mut [u16]) {
-    let (p, q, n) = (from.as_ptr(), to.as_mut_ptr(), from.len().min(to.len()));
-    let mut i = 0;
-    // SAFETY: pointers stay within both slices; the caller vouches for the features.
-    unsafe {
-        while i + S::N <= n {
-            S::store_f16(q.add(i), S::load(p.add(i)));
-            i += S::N;
-        }
-        if i < n {
-            S::store_f16_n(q.add(i), S::load_n(p.add(i), n - i), n - i);
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Element-wise operations on vectors, dot product and argmax.
+//! Element-wise operations on vectors, conversions, dot product and argmax.
 
 use crate::Isa;
 use crate::lanes::{self, Binary, Lanes, Unary, by_level};
@@ -40,6 +40,18 @@ pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
 pub fn argmax(isa: Isa, x: &[f32]) -> usize {
     let max = by_level!(isa, (x: &[f32]) -> f32, largest_lanes);
     x.iter().position(|&v| v == max).unwrap_or(0)
+}
+
+/// Applies [`f16_to_f32`](crate::half::f16_to_f32) to every element. Panics on different lengths.
+pub fn widen_f16(isa: Isa, from: &[u16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "lengths of a conversion");
+    by_level!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_lanes)
+}
+
+/// Applies [`f32_to_f16`](crate::half::f32_to_f16) to every element. Panics on different lengths.
+pub fn narrow_f16(isa: Isa, from: &[f32], to: &mut [u16]) {
+    assert_eq!(from.len(), to.len(), "lengths of a conversion");
+    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_lanes)
 }
 
 /// Makes infinite elements NaN, and leaves the others as they are.
@@ -126,4 +138,36 @@ unsafe fn dot_lanes<S: Lanes>(x: &[f32], y: &[f32]) -> f32 {
 unsafe fn largest_lanes<S: Lanes>(x: &[f32]) -> f32 {
     // SAFETY: the caller vouches for the features.
     unsafe { lanes::largest::<S>(x) }
+}
+
+#[inline(always)]
+unsafe fn widen_lanes<S: Lanes>(from: &[u16], to: &mut [f32]) {
+    let (p, q, n) = (from.as_ptr(), to.as_mut_ptr(), from.len().min(to.len()));
+    let mut i = 0;
+    // SAFETY: pointers stay within both slices; the caller vouches for the features.
+    unsafe {
+        while i + S::N <= n {
+            S::store(q.add(i), S::load_f16(p.add(i)));
+            i += S::N;
+        }
+        if i < n {
+            S::store_n(q.add(i), S::load_f16_n(p.add(i), n - i), n - i);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn narrow_lanes<S: Lanes>(from: &[f32], to: &mut [u16]) {
+    let (p, q, n) = (from.as_ptr(), to.as_mut_ptr(), from.len().min(to.len()));
+    let mut i = 0;
+    // SAFETY: pointers stay within both slices; the caller vouches for the features.
+    unsafe {
+        while i + S::N <= n {
+            S::store_f16(q.add(i), S::load(p.add(i)));
+            i += S::N;
+        }
+        if i < n {
+            S::store_f16_n(q.add(i), S::load_n(p.add(i), n - i), n - i);
+        }
+    }
 }

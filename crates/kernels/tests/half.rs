@@ -1,9 +1,8 @@
 //! Numbers of 16 bits: every bit pattern, every midpoint between two of them, and slices on every SIMD level.
 
 use alight_kernels::Isa;
-use alight_kernels::half::{
-    bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, narrow_f16, widen_bf16, widen_f16,
-};
+use alight_kernels::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, widen_bf16};
+use alight_kernels::vec::{narrow_f16, widen_f16};
 
 /// The value of an f16 by its definition, in f64, where it is exact.
 fn f16_by_definition(bits: u16) -> f64 {

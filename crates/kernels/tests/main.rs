@@ -9,6 +9,7 @@
 mod common;
 
 mod attention;
+mod bits;
 mod columns;
 mod dequant;
 mod elements;

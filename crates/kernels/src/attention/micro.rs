@@ -5,7 +5,7 @@
 //! largest that fit the registers.
 //!
 //! A product is summed in up to four independent sums, for `k`, `k + 1` and so on, which keep the multipliers busy. Their number depends on the
-//! number of rows and on the source, and never on the width of vectors or on the column; vectors are as many as there are registers for.
+//! number of rows, never on the width of vectors or on the column; vectors are as many as there are registers for.
 
 use std::marker::PhantomData;
 

@@ -8,11 +8,11 @@ pub(crate) struct Portable;
 
 const N: usize = 8;
 
-type V = [f32; N];
+type Eight = [f32; N];
 
 /// `f` of each lane.
 #[inline(always)]
-fn each(f: impl Fn(usize) -> f32) -> V {
+fn each(f: impl Fn(usize) -> f32) -> Eight {
     let mut v = [0.0; N];
     for (i, x) in v.iter_mut().enumerate() {
         *x = f(i);
@@ -23,7 +23,7 @@ fn each(f: impl Fn(usize) -> f32) -> V {
 // SAFETY of all functions: the callers vouch for pointers; there are no features.
 impl Lanes for Portable {
     const N: usize = N;
-    type V = V;
+    type V = Eight;
 
     #[inline(always)]
     unsafe fn outline<F: Outlined>(f: F) -> F::Output {
@@ -37,24 +37,24 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn splat(x: f32) -> V {
+    unsafe fn splat(x: f32) -> Eight {
         [x; N]
     }
 
     #[inline(always)]
-    unsafe fn load(p: *const f32) -> V {
+    unsafe fn load(p: *const f32) -> Eight {
         // SAFETY: the caller's.
-        unsafe { p.cast::<V>().read_unaligned() }
+        unsafe { p.cast::<Eight>().read_unaligned() }
     }
 
     #[inline(always)]
-    unsafe fn store(p: *mut f32, v: V) {
+    unsafe fn store(p: *mut f32, v: Eight) {
         // SAFETY: the caller's.
-        unsafe { p.cast::<V>().write_unaligned(v) }
+        unsafe { p.cast::<Eight>().write_unaligned(v) }
     }
 
     #[inline(always)]
-    unsafe fn load_n(p: *const f32, n: usize) -> V {
+    unsafe fn load_n(p: *const f32, n: usize) -> Eight {
         let mut v = [0.0; N];
         // SAFETY: the caller's.
         unsafe { std::ptr::copy_nonoverlapping(p, v.as_mut_ptr(), n.min(N)) }
@@ -62,7 +62,7 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn store_n(p: *mut f32, v: V, n: usize) {
+    unsafe fn store_n(p: *mut f32, v: Eight, n: usize) {
         // SAFETY: the caller's.
         unsafe { std::ptr::copy_nonoverlapping(v.as_ptr(), p, n.min(N)) }
     }
@@ -71,13 +71,13 @@ impl Lanes for Portable {
     unsafe fn prefetch(_: *const u8) {}
 
     #[inline(always)]
-    unsafe fn load_f16(p: *const u16) -> V {
+    unsafe fn load_f16(p: *const u16) -> Eight {
         // SAFETY: the caller's.
         unsafe { p.cast::<[u16; N]>().read_unaligned() }.map(f16_to_f32)
     }
 
     #[inline(always)]
-    unsafe fn load_f16_n(p: *const u16, n: usize) -> V {
+    unsafe fn load_f16_n(p: *const u16, n: usize) -> Eight {
         let mut v = [0; N];
         // SAFETY: the caller's.
         unsafe { std::ptr::copy_nonoverlapping(p, v.as_mut_ptr(), n.min(N)) }
@@ -85,81 +85,81 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> V {
+    unsafe fn load_i8(p: *const i8) -> Eight {
         // SAFETY: the caller's.
         unsafe { p.cast::<[i8; N]>().read_unaligned() }.map(f32::from)
     }
 
     #[inline(always)]
-    unsafe fn store_f16(p: *mut u16, v: V) {
+    unsafe fn store_f16(p: *mut u16, v: Eight) {
         // SAFETY: the caller's.
         unsafe { p.cast::<[u16; N]>().write_unaligned(v.map(f32_to_f16)) }
     }
 
     #[inline(always)]
-    unsafe fn store_f16_n(p: *mut u16, v: V, n: usize) {
+    unsafe fn store_f16_n(p: *mut u16, v: Eight, n: usize) {
         // SAFETY: the caller's.
         unsafe { std::ptr::copy_nonoverlapping(v.map(f32_to_f16).as_ptr(), p, n.min(N)) }
     }
 
     #[inline(always)]
-    unsafe fn add(a: V, b: V) -> V {
+    unsafe fn add(a: Eight, b: Eight) -> Eight {
         each(|i| a[i] + b[i])
     }
 
     #[inline(always)]
-    unsafe fn sub(a: V, b: V) -> V {
+    unsafe fn sub(a: Eight, b: Eight) -> Eight {
         each(|i| a[i] - b[i])
     }
 
     #[inline(always)]
-    unsafe fn mul(a: V, b: V) -> V {
+    unsafe fn mul(a: Eight, b: Eight) -> Eight {
         each(|i| a[i] * b[i])
     }
 
     #[inline(always)]
-    unsafe fn div(a: V, b: V) -> V {
+    unsafe fn div(a: Eight, b: Eight) -> Eight {
         each(|i| a[i] / b[i])
     }
 
     #[inline(always)]
-    unsafe fn fma(a: V, b: V, c: V) -> V {
+    unsafe fn fma(a: Eight, b: Eight, c: Eight) -> Eight {
         fma_lanes(a, b, c)
     }
 
     #[inline(always)]
-    unsafe fn fnma(a: V, b: V, c: V) -> V {
+    unsafe fn fnma(a: Eight, b: Eight, c: Eight) -> Eight {
         fma_lanes(each(|i| -a[i]), b, c)
     }
 
     #[inline(always)]
-    unsafe fn max(a: V, b: V) -> V {
+    unsafe fn max(a: Eight, b: Eight) -> Eight {
         each(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }
 
     #[inline(always)]
-    unsafe fn min(a: V, b: V) -> V {
+    unsafe fn min(a: Eight, b: Eight) -> Eight {
         each(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
 
     #[inline(always)]
-    unsafe fn abs(a: V) -> V {
+    unsafe fn abs(a: Eight) -> Eight {
         each(|i| a[i].abs())
     }
 
     #[inline(always)]
-    unsafe fn copysign(a: V, sign: V) -> V {
+    unsafe fn copysign(a: Eight, sign: Eight) -> Eight {
         each(|i| a[i].copysign(sign[i]))
     }
 
     #[inline(always)]
-    unsafe fn select_lt(a: V, b: V, x: V, y: V) -> V {
+    unsafe fn select_lt(a: Eight, b: Eight, x: Eight, y: Eight) -> Eight {
         each(|i| if a[i] < b[i] { x[i] } else { y[i] })
     }
 
     // `f32::round_ties_even` is a call for each lane where the CPU has no instruction.
     #[inline(always)]
-    unsafe fn round(a: V) -> V {
+    unsafe fn round(a: Eight) -> Eight {
         // All numbers from there on are whole, so that the sum is rounded to a whole number.
         const WHOLE: f32 = 8_388_608.0;
         each(|i| {
@@ -171,7 +171,7 @@ impl Lanes for Portable {
 
     // In two steps, as 2^n itself may be out of range. Only the second can round.
     #[inline(always)]
-    unsafe fn ldexp(a: V, n: V) -> V {
+    unsafe fn ldexp(a: Eight, n: Eight) -> Eight {
         each(|i| {
             let n = whole(n[i]);
             let half = n >> 1;
@@ -180,23 +180,23 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn times_power(a: V, n: V) -> V {
+    unsafe fn times_power(a: Eight, n: Eight) -> Eight {
         each(|i| a[i] * power(whole(n[i])))
     }
 
     #[inline(always)]
-    unsafe fn sum(a: V) -> f32 {
+    unsafe fn sum(a: Eight) -> f32 {
         let four: [f32; 4] = std::array::from_fn(|i| a[i] + a[i + 4]);
         (four[0] + four[2]) + (four[1] + four[3])
     }
 
     #[inline(always)]
-    unsafe fn largest(a: V) -> f32 {
+    unsafe fn largest(a: Eight) -> f32 {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 
     #[inline(always)]
-    unsafe fn rotate_pairs(x: V, cos: *const f32, sin: *const f32) -> V {
+    unsafe fn rotate_pairs(x: Eight, cos: *const f32, sin: *const f32) -> Eight {
         // SAFETY: the caller's.
         let (cos, sin) = unsafe {
             let read = |p: *const f32| p.cast::<[f32; N / 2]>().read_unaligned();
@@ -227,7 +227,7 @@ fn power(n: i32) -> f32 {
 
 /// [`fma`] of each lane.
 #[inline(always)]
-fn fma_lanes(a: V, b: V, c: V) -> V {
+fn fma_lanes(a: Eight, b: Eight, c: Eight) -> Eight {
     #[cfg(any(target_arch = "aarch64", target_feature = "fma"))]
     return each(|i| a[i].mul_add(b[i], c[i]));
     #[cfg(not(any(target_arch = "aarch64", target_feature = "fma")))]
@@ -245,7 +245,7 @@ fn fma_lanes(a: V, b: V, c: V) -> V {
 /// True if a sum lies between two f32, or is smaller than all normal ones when it is rounded.
 #[inline(always)]
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "fma")))]
-fn any_doubtful(sums: &[f64; N], rounded: &V) -> bool {
+fn any_doubtful(sums: &[f64; N], rounded: &Eight) -> bool {
     let doubtful = |i: usize| is_between(sums[i]) | (rounded[i].abs() < f32::MIN_POSITIVE);
     (0..N).fold(false, |any, i| any | doubtful(i))
 }
@@ -254,7 +254,7 @@ fn any_doubtful(sums: &[f64; N], rounded: &V) -> bool {
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(target_feature = "fma", allow(dead_code))]
-fn any_doubtful(sums: &[f64; N], rounded: &V) -> bool {
+fn any_doubtful(sums: &[f64; N], rounded: &Eight) -> bool {
     use std::arch::x86_64::*;
     // SAFETY: every CPU of x86-64 has SSE2; four numbers follow wherever some are loaded.
     unsafe {
@@ -275,7 +275,7 @@ fn any_doubtful(sums: &[f64; N], rounded: &V) -> bool {
 #[cold]
 #[inline(never)]
 #[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), allow(dead_code))]
-fn fma_one_by_one(a: V, b: V, c: V) -> V {
+fn fma_one_by_one(a: Eight, b: Eight, c: Eight) -> Eight {
     each(|i| fma(a[i], b[i], c[i]))
 }
 
