@@ -6,24 +6,25 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The name of a SIMD level of kernels, whether or not this machine has it. Ordered from the most portable to the fastest.
+/// The name of a SIMD level of kernels, whether or not this machine has it. Ordered from the most portable to the fastest. Results have the same bits at
+/// every level but [`SimdLevel::Amx`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SimdLevel {
     /// Portable Rust. The only intrinsics are those that every CPU of the architecture has (SSE2), where LLVM does not find them.
     Scalar,
     /// NEON with dot products of bytes (ARMv8.2 with dotprod: Neoverse N1, Cortex-A76, Apple M1 and later).
     Neon,
-    /// The same with i8mm (products of small matrices of bytes) for prefill products (Neoverse V1 and N2, Apple M2 and later). Same bits as NEON.
+    /// The same with i8mm (products of small matrices of bytes) for prefill products (Neoverse V1 and N2, Apple M2 and later).
     I8mm,
     /// AVX2 with FMA and F16C (Intel Haswell, AMD Zen and later).
     Avx2,
-    /// The same with AVX-VNNI for prefill products (Intel Alder Lake, Lunar Lake, Sierra Forest and later). Same bits as AVX2.
+    /// The same with AVX-VNNI for products (Intel Alder Lake, Lunar Lake, Sierra Forest and later).
     AvxVnni,
     /// AVX-512 F/BW/VL/DQ with VNNI and VBMI (Intel Ice Lake, AMD Zen 4 and later).
     Avx512,
-    /// The same with AMX tiles of bytes for prefill products (Intel Sapphire Rapids and later). Same bits as AVX-512.
+    /// The same with AMX tiles of bytes for prefill products (Intel Sapphire Rapids and later).
     AmxInt8,
-    /// The same as AVX-512 with AMX tiles of bf16 for prefill products. Errors are smaller, but short prompts are slower, since converting their
+    /// The same as AVX-512 with AMX tiles of bf16 for prefill products, which has bits of its own. Errors are smaller, but short prompts are slower, since converting their
     /// weights to bf16 takes longer than multiplying them.
     Amx,
 }
@@ -157,9 +158,9 @@ impl Isa {
         self.0.base()
     }
 
-    /// Returns the level whose bits all results have: that of [`SimdLevel::base`], except for [`SimdLevel::Amx`].
+    /// Returns the level whose bits all results have: [`SimdLevel::Scalar`], the reference, except for [`SimdLevel::Amx`].
     pub fn bits(self) -> SimdLevel {
-        if self.0 == SimdLevel::Amx { self.0 } else { self.base() }
+        if self.0 == SimdLevel::Amx { self.0 } else { SimdLevel::Scalar }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The bits of float kernels on given inputs: the same at every SIMD level of every machine. They change with `ARITHMETIC` alone.
+//! The bits of kernels on given inputs: the same at every SIMD level of every machine, and of products in both layouts. They change with `ARITHMETIC`
+//! alone.
 
 use alight_kernels::attention::{
     Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
@@ -9,9 +10,12 @@ use alight_kernels::recurrent::{
     COLUMNS, DeltaStep, Filter, SsmStep, convolve, delta_step, ssm_step,
 };
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply};
-use alight_kernels::{Isa, gate, norm, softmax, vec};
+use alight_kernels::{
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, Precision,
+    RowCounts, WeightType, gate, matmul, norm, softmax, tiles, vec,
+};
 
-use crate::common::{Rng, levels, uniform};
+use crate::common::{Rng, levels, random_blocks, uniform};
 
 /// A function of all that is computed, for each kind of it. After a change of the arithmetic the test says what they are.
 const BITS: [(&str, u64); 13] = [
@@ -28,6 +32,38 @@ const BITS: [(&str, u64); 13] = [
     ("decode", 0xdb44_4327_b1cb_0cc0),
     ("prefill", 0xaee8_fa23_8bc8_6a86),
     ("recurrent", 0x501e_bb36_271a_becc),
+];
+
+/// The same of the products of each type.
+const PRODUCTS: [(&str, u64); WeightType::ALL.len()] = [
+    ("F32", 0xc025_d602_3e45_7259),
+    ("F16", 0x5b1f_d952_cf03_1996),
+    ("Q4_0", 0x1e67_01f8_4656_b6e4),
+    ("Q4_1", 0x0407_acea_315f_f852),
+    ("Q5_0", 0x28cc_393a_3c59_7869),
+    ("Q5_1", 0xb10d_ee50_a380_17e0),
+    ("Q8_0", 0x2ac2_bc82_605f_def1),
+    ("Q2_K", 0x8099_0fa8_c023_7763),
+    ("Q3_K", 0xd0f2_4ef8_87ed_a4c2),
+    ("Q4_K", 0x0322_695f_a5c7_c4fc),
+    ("Q5_K", 0x684b_2025_9ea1_8a3d),
+    ("Q6_K", 0x26ac_e1e9_35b4_4608),
+    ("IQ2_XXS", 0x8784_96c9_1acf_c9e5),
+    ("IQ2_XS", 0xa1e5_a00b_f95f_c98e),
+    ("IQ3_XXS", 0x3d70_8071_708e_fc99),
+    ("IQ1_S", 0x2ac0_8f68_1c47_5354),
+    ("IQ4_NL", 0x9100_a7ed_b327_49f2),
+    ("IQ3_S", 0xe8d5_3550_cace_5167),
+    ("IQ2_S", 0xeebf_8bce_6ab2_a9fc),
+    ("IQ4_XS", 0x6d6f_ecd7_c0cb_6321),
+    ("IQ1_M", 0x671b_cc9e_9eb1_ff95),
+    ("BF16", 0x0c35_94cb_0ff8_29ee),
+    ("TQ1_0", 0x65dc_0278_b854_e8c6),
+    ("TQ2_0", 0x9cea_0e08_47d8_ff45),
+    ("MXFP4", 0xae8c_bbeb_0cbe_4a22),
+    ("NVFP4", 0x3db4_fd90_adaa_111a),
+    ("Q1_0", 0x818d_191d_4678_54c7),
+    ("Q2_0", 0xcd80_b3cd_8c3c_28d2),
 ];
 
 /// FNV-1a, 64 bits.
@@ -183,5 +219,60 @@ fn float_kernels_have_the_same_bits_on_every_machine() {
     for isa in levels().into_iter().chain([Isa::SCALAR]) {
         let found = found(isa);
         assert!(found == BITS, "{isa}: {found:#x?}, not {BITS:#x?}");
+    }
+}
+
+/// Products with a few tokens of 16 bits and more of 8, of rows that end within a group of 256 where the type allows it.
+fn products(ty: WeightType, isa: Isa, layout: Layout) -> u64 {
+    let rows = 48;
+    let mut all = Vec::new();
+    let lengths = match ty.block_len() {
+        1 => [100, 601],
+        // A whole group of 256 and a part of one, where there are parts.
+        block => [block, 7 * block + 256 / block * block],
+    };
+    for cols in lengths {
+        let mut rng = Rng(cols as u64);
+        let blocks = random_blocks(&mut rng, ty, rows, cols);
+        let mut data = blocks.clone();
+        if layout == Layout::Tiles {
+            tiles::pack(ty, cols, &blocks, &mut data);
+        }
+        let w = Matrix::with_layout(layout, ty, &data, rows, cols).unwrap();
+        for (precision, tokens) in [
+            (Precision::Bits16, 1),
+            (Precision::Bits16, 7),
+            (Precision::Bits8, 2),
+            (Precision::Bits8, 13),
+            (Precision::Bits8, 97),
+        ] {
+            let x = floats(&mut rng, tokens * cols);
+            let mut act = Activations::new(tokens, cols);
+            let formats = ActivationFormats::of([w.kind()]);
+            act.begin(isa, RowCounts::new(precision, tokens), cols, formats);
+            x.chunks_exact(cols).enumerate().for_each(|(t, x)| act.put(t, x));
+            let mut out = vec![0.0; tokens * rows];
+            let y = Output::new(&mut out, rows);
+            // SAFETY: one thread.
+            unsafe { matmul(&w, 0..rows, &act, y, &mut MatmulScratch::new()) };
+            all.extend(out);
+        }
+    }
+    hash(&all)
+}
+
+#[test]
+fn products_have_the_same_bits_on_every_machine_and_in_both_layouts() {
+    // Prompts in bf16 have bits of their own.
+    let levels = levels().into_iter().filter(|isa| isa.bits() == Isa::SCALAR.bits());
+    for isa in levels.chain([Isa::SCALAR]) {
+        for layout in [Layout::Rows, Layout::Tiles] {
+            let found = WeightType::ALL.map(|ty| {
+                let layout = if tiles::packable(ty, 16, 1792) { layout } else { Layout::Rows };
+                (ty.to_string(), products(ty, isa, layout))
+            });
+            let found = found.each_ref().map(|(name, hash)| (name.as_str(), *hash));
+            assert!(found == PRODUCTS, "{isa} {layout:?}: {found:#x?}, not {PRODUCTS:#x?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A name for what a model computes with, the same for all of its files: whole or in shards, packed or not.
 //!
-//! [`Model::identity`](crate::Model::identity) tells files apart, which a prompt that is kept needs. Records of answers need the opposite: a
-//! file and its packed copy are one model. So this hash covers the values, in an order that no layout changes:
+//! Prompts that are kept and records of answers belong to a model, of which a file and its packed copy are one. So this hash covers the values, in an
+//! order that no layout changes:
 //!
 //! - the architecture's keys and the tokenizer's, without the chat template, which only decides the tokens of a prompt;
 //! - of each tensor, by name: its type, its extents, and the first blocks of the 16 rows in the middle of it, as a canonical file has them.
@@ -109,8 +109,10 @@ fn put_value(value: &Value<'_>, hash: &mut Sha256) {
             hash.update((array.len() as u64).to_le_bytes());
             match array.iter_str() {
                 // Old files have shorter lengths before their texts.
-                Some(texts) => texts.for_each(|text| put_text(text, hash)),
-                None => hash.update(array.bytes()),
+                Some(texts) if array.length_bytes() != 8 => {
+                    texts.for_each(|text| put_text(text, hash));
+                }
+                _ => hash.update(array.bytes()),
             }
         }
     }

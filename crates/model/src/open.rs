@@ -3,7 +3,7 @@
 //! The tokenizer is built on another thread while this one checks the tensors. More threads load the weights in the order in which the forward pass
 //! will read them (see `load`), and continue after [`Model::open`] has returned. Nothing here waits for them.
 
-use std::ops::Range;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -106,36 +106,7 @@ pub struct Model {
     pool: Pool,
     isa: Isa,
     timings: OpenTimings,
-    /// Bytes that distinguish its files from others.
-    samples: Vec<Sample>,
     identity: OnceLock<[u8; 32]>,
-}
-
-/// Bytes of a file that distinguish it from others.
-struct Sample {
-    shard: usize,
-    bytes: Range<u64>,
-}
-
-/// Maximum number of bytes of a tensor used to distinguish it.
-const SAMPLE: u64 = 4096;
-
-/// The headers, and bytes from the middle of each tensor.
-fn samples(files: &[Gguf<'_>], catalog: &Catalog<'_>) -> Vec<Sample> {
-    let headers = files.iter().enumerate();
-    let headers = headers.map(|(shard, gguf)| Sample { shard, bytes: 0..gguf.data_start });
-    let tensors = catalog.tensors.iter().map(|tensor| {
-        let info = &tensor.info;
-        let bytes = match info.stride {
-            None => info.offset..info.offset + info.nbytes,
-            Some(_) => info.expert(info.ne[2] / 2),
-        };
-        let len = bytes.end - bytes.start;
-        let sample = len.min(SAMPLE);
-        let start = bytes.start + (len - sample) / 2;
-        Sample { shard: tensor.shard, bytes: start..start + sample }
-    });
-    headers.chain(tensors).collect()
 }
 
 impl Model {
@@ -240,7 +211,6 @@ impl Model {
         timings.tokenizer = vocabulary.took;
         let name = describe::name(path);
         let parameters = catalog.tensors.iter().map(|t| t.info.elements()).sum();
-        let samples = samples(&files, &catalog);
         drop(files);
         if options.reclaim {
             checked.loader.give_back_headers();
@@ -258,30 +228,16 @@ impl Model {
             pool,
             isa,
             timings,
-            samples,
             identity: OnceLock::new(),
         })
     }
 
-    /// A hash of the lengths of its files, their headers, and some bytes of each tensor. Different models have different hashes, unless they differ
-    /// only in a few weights of a matrix.
+    /// The [hash](ModelContent::hash) of its content, the same for all of its files. Different models have different hashes, unless they differ only in a few
+    /// weights of a matrix. A model that cannot be read has one of its own: the next step reports the error.
     pub fn identity(&self) -> [u8; 32] {
-        *self.identity.get_or_init(|| {
-            let mut hash = Sha256::new();
-            let maps = self.store.maps();
-            maps.iter().for_each(|map| hash.update((map.len() as u64).to_le_bytes()));
-            let mut buffer = [0; 16 << 10];
-            for Sample { shard, bytes } in &self.samples {
-                let mut at = bytes.start;
-                while at < bytes.end {
-                    let part = &mut buffer[..((bytes.end - at) as usize).min(16 << 10)];
-                    // A file that cannot be read is an error of the next step.
-                    let _ = maps[*shard].read(part, at);
-                    hash.update(&*part);
-                    at += part.len() as u64;
-                }
-            }
-            hash.finalize().into()
+        *self.identity.get_or_init(|| match self.content() {
+            Ok(content) => content.hash,
+            Err(_) => Sha256::digest(RandomState::new().hash_one(0).to_le_bytes()).into(),
         })
     }
 
@@ -384,16 +340,14 @@ impl Model {
         self.weights.prefill_macs()
     }
 
-    /// The key of prompts computed by this model: it covers the model, this program's arithmetic, the order of sums, rounding, whether the sequence
-    /// is long to a model that rotates long ones differently, and the salt of the users who share them.
+    /// The key of prompts computed by this model: it covers the model, this program's arithmetic, rounding, whether the sequence is long to a model
+    /// that rotates long ones differently, and the salt of the users who share them. The layout of the file and the CPU change no bit.
     pub(crate) fn prompt_key(&self, rounding: Rounding, long: bool, salt: &str) -> Key {
         let mut hash = Sha256::new();
         hash.update(self.identity());
         let version = env!("CARGO_PKG_VERSION");
-        let (bits, repacked) = (self.isa.bits(), self.store.is_repacked());
-        let by = format!(
-            "{version} {ARITHMETIC} {bits} {repacked} {rounding:?} {POSITIONS} {long} {salt}"
-        );
+        let bits = self.isa.bits();
+        let by = format!("{version} {ARITHMETIC} {bits} {rounding:?} {POSITIONS} {long} {salt}");
         hash.update(by.as_bytes());
         hash.finalize().into()
     }

@@ -23,7 +23,6 @@ pub struct ReadRecord {
     pub program: Program,
     pub model: RecordedModel,
     pub isa: Option<String>,
-    pub tiles: Option<bool>,
     pub context: usize,
     pub prompt_precision: Precision,
     pub cache_type: KvType,
@@ -85,7 +84,7 @@ impl ReadRecord {
                 hash: fields.string("hash")?,
             })
         })?;
-        let (context, prompt_precision, cache_type, isa, tiles) =
+        let (context, prompt_precision, cache_type, isa) =
             inner(&mut fields, "computed", |fields| {
                 let context = required(fields.count("context")?, "context")?;
                 if !(1..=MAX_CONTEXT).contains(&context) {
@@ -101,8 +100,10 @@ impl ReadRecord {
                     PRECISIONS.into_iter().find(|one| value.as_u64() == Some(bits(*one)))
                 })?;
                 let precision = precision.unwrap_or(Precision::Bits8);
-                let (isa, tiles) = (fields.string("isa")?, fields.truth("tiles")?);
-                Ok((context, precision, cache_type.unwrap_or(KvType::F16), isa, tiles))
+                // For the reader of a record: the layout changes no bit.
+                fields.truth("tiles")?;
+                let isa = fields.string("isa")?;
+                Ok((context, precision, cache_type.unwrap_or(KvType::F16), isa))
             })?;
         let (finish, tokens) = inner(&mut fields, "answer", |fields| {
             let names = RecordedFinish::NAMES.map(|(name, _)| name).join(", ");
@@ -121,7 +122,6 @@ impl ReadRecord {
             program,
             model,
             isa,
-            tiles,
             context,
             prompt_precision,
             cache_type,

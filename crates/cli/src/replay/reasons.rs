@@ -1,6 +1,6 @@
 //! The reasons why an answer may differ from a record: everything that the record says of its computation and that is different here.
 
-use alight_kernels::Isa;
+use alight_kernels::{Isa, SimdLevel};
 use alight_model::Model;
 
 use crate::record::{Program, ReadRecord, RecordedModel, content, hexadecimal};
@@ -17,7 +17,6 @@ pub struct ThisRun {
     name: String,
     hash: Option<String>,
     isa: Isa,
-    tiles: Option<bool>,
 }
 
 impl ThisRun {
@@ -29,7 +28,6 @@ impl ThisRun {
             name: model.name().to_owned(),
             hash: content.as_ref().map(|content| hexadecimal(&content.hash)),
             isa: model.isa(),
-            tiles: content.as_ref().map(|content| model.has_tiles(content)),
         }
     }
 
@@ -44,7 +42,6 @@ impl ThisRun {
             self.model(&record.model),
             self.arithmetic(record),
             self.kernels(record),
-            self.layout(record),
             self.version(record),
         ];
         all.into_iter().flatten().collect()
@@ -71,32 +68,15 @@ impl ThisRun {
         (then != now).then(|| format!("the arithmetic is another: version {then} then, {now} now"))
     }
 
-    /// Kernels of one level give the bits of another where their [`bits`](Isa::bits) are the same.
+    /// Kernels of all levels have the same bits, but for prompts in bf16.
     fn kernels(&self, record: &ReadRecord) -> Option<String> {
-        let isa = record.isa.as_deref()?;
-        let level = |isa: Isa| isa.bits();
-        // Another machine's level may not run here.
-        let same = match isa.parse::<Isa>() {
-            Ok(known) => level(known) == level(self.isa),
-            Err(_) => isa == self.isa.to_string(),
-        };
-        (!same).then(|| {
+        let (then, now) = (record.isa.as_deref()?, self.isa.to_string());
+        let is_bf16 = |isa: &str| isa == SimdLevel::Amx.to_string();
+        (is_bf16(then) != is_bf16(&now)).then(|| {
             format!(
-                "the kernels are others: {} then, {} now, which may take sums in another order",
-                shown(isa),
-                self.isa
-            )
-        })
-    }
-
-    fn layout(&self, record: &ReadRecord) -> Option<String> {
-        let name = |tiles: bool| if tiles { "tiles" } else { "rows" };
-        let (then, now) = (record.tiles?, self.tiles?);
-        (then != now).then(|| {
-            format!(
-                "the layout of the weights is another: {} then, {} now, of which sums may be taken in another order",
-                name(then),
-                name(now)
+                "the kernels are others: {} then, {now} now; {} multiplies prompts in bf16",
+                shown(then),
+                SimdLevel::Amx
             )
         })
     }
