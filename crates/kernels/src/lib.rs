@@ -16,17 +16,16 @@
 //! **Invariant:** a weight is used only as a number to compute with: never as a length or an offset, and as an index only into a table that has an
 //! entry for each value. If another process writes to the memory meanwhile (a shared map of a file), the numbers change, and nothing worse happens.
 //!
-//! **Invariant:** dequantising equals the reference (the `gguf` package), bit for bit, for every type. Every SIMD level yields the same bits when it
-//! quantises, and the same integers when it multiplies (except for prompts with [`SimdLevel::Amx`], which are multiplied in bf16); only the order of
-//! f32 sums differs between levels and layouts. SIMD is tested against the portable code, the portable code against a 64-bit oracle, on shapes with
-//! tails.
+//! **Invariant:** dequantising equals the reference (the `gguf` package), bit for bit, for every type. Every SIMD level and both layouts yield the same
+//! bits, those of the portable code, in the order that `docs/reference/arithmetic.md` states (except for prompts with [`SimdLevel::Amx`], which are
+//! multiplied in bf16). The portable code is tested against a 64-bit oracle, on shapes with tails.
 //!
 //! **Invariant:** attention streams over the cache in blocks with an online softmax (FlashAttention); the
 //! partial results of one token are merged as in Flash-Decoding. Scores for a whole context are never
 //! stored.
 
-/// The version of these kernels' arithmetic. Prompt files record it, so that keys and values of two versions are not mixed. Raise it when you change
-/// a bit of any result.
+/// The version of these kernels' arithmetic, which `docs/reference/arithmetic.md` states. Prompt files and records have it, so that results of two
+/// versions are not mixed. Raise it when you change a bit of any result.
 pub const ARITHMETIC: u32 = 4;
 
 pub mod attention;

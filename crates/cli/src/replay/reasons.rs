@@ -68,7 +68,7 @@ impl ThisRun {
         (then != now).then(|| format!("the arithmetic is another: version {then} then, {now} now"))
     }
 
-    /// Kernels of all levels have the same bits, but for prompts in bf16.
+    /// Kernels of all levels have the same bits, except for prompts in bf16.
     fn kernels(&self, record: &ReadRecord) -> Option<String> {
         let (then, now) = (record.isa.as_deref()?, self.isa.to_string());
         let is_bf16 = |isa: &str| isa == SimdLevel::Amx.to_string();

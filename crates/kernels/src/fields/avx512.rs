@@ -24,7 +24,7 @@ pub(crate) unsafe fn pack<Q: BlockFormat>(blocks: *const u8, stride: usize, unit
     }
 }
 
-/// Field `N` of a type, if it has so many.
+/// Field `N` of a type, if there is one.
 #[inline(always)]
 unsafe fn field<Q: BlockFormat, const N: usize>(blocks: *const u8, stride: usize, unit: *mut u8) {
     if N >= Q::FIELDS.len() {

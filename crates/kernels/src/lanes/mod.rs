@@ -198,7 +198,7 @@ pub(crate) unsafe fn zip<S: Lanes>(x: &mut [f32], y: &[f32], f: impl Binary) {
     }
 }
 
-/// What [`total`] adds.
+/// The terms of [`total`].
 pub(crate) trait Summand {
     /// Adds the `n` elements from `at` on to the lanes of `sum`, where `n` is `N` or, at the end, less.
     ///
