@@ -15,9 +15,13 @@ pub(crate) mod avx2_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_tiles;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2_units;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_tiles;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_units;
 mod codebook;
 pub(crate) mod decoded;
 mod grids;

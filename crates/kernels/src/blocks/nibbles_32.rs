@@ -55,8 +55,8 @@ mod x86 {
     use crate::blocks::avx2_tiles;
     use crate::blocks::avx512_rows::{self, RowsAvx512, add_fifth, leading_scales, nibbles};
     use crate::blocks::avx512_tiles;
+    use crate::blocks::avx512_units::quarters;
     use crate::blocks::plain_tiles::PlainTiles;
-    use crate::fields::avx512::quarters;
     use std::arch::x86_64::*;
 
     #[inline(always)]

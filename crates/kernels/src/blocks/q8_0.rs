@@ -57,7 +57,7 @@ mod x86 {
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles;
     use crate::blocks::plain_tiles::PlainTiles;
-    use crate::fields::avx512::quarters;
+    use crate::blocks::avx512_units::quarters;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q8_0 {

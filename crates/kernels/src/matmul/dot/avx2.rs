@@ -10,8 +10,8 @@ use super::scalar;
 use super::units::{Blocks, Columns};
 use crate::blocks::avx2_rows::{Eight, RowsAvx2};
 use crate::blocks::avx2_tiles::TilesAvx2;
+use crate::blocks::avx2_units::pack;
 use crate::blocks::{BlockFormat, WeightType, with_rows, with_tiles};
-use crate::fields::avx2::pack;
 use crate::matmul::gemm::avx2::lines_together;
 use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::sizes::cut_at_multiples;
@@ -21,10 +21,10 @@ use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// The code around a level's products of units. Parameters: the level's features, its sums of products of bytes, and the constant function of types that
-/// are multiplied row by row instead.
+/// The code around a level's products of units. Parameters: the level's features, its sums of products of bytes, and whether types whose products do not
+/// fit 16 bits are multiplied row by row instead.
 macro_rules! rows_with {
-    ($features:literal, $sums:ty, $row_by_row:ident) => {
+    ($features:literal, $sums:ty, $row_by_row:literal) => {
         /// # Safety
         /// As for `dot::rows`; the CPU has the level.
         pub(in crate::matmul::dot) unsafe fn rows(
@@ -53,7 +53,7 @@ macro_rules! rows_with {
             x: &Tokens<'_>,
             out: Output<'_>,
         ) {
-            if const { $row_by_row::<Q>() } {
+            if const { $row_by_row && $crate::matmul::dot::avx2::in_words::<Q>() } {
                 // SAFETY: by the caller's promise.
                 return unsafe { quantized::<Q>(w, rows, x, out) };
             }
@@ -93,11 +93,11 @@ macro_rules! rows_with {
 pub(super) use rows_with;
 
 /// True if the products of a type's codes do not fit 16 bits: words are multiplied then, and packing does not pay.
-const fn in_words<Q: BlockFormat>() -> bool {
+pub(super) const fn in_words<Q: BlockFormat>() -> bool {
     lines_together::<Q>(LOW_BYTE) == 0
 }
 
-rows_with!("avx2,fma,f16c", Narrow, in_words);
+rows_with!("avx2,fma,f16c", Narrow, true);
 driver!(@quantized "avx2,fma,f16c", RowsAvx2, 8);
 
 /// Rows for tokens `x`, the first of which is token `t`: sixteen rows × 256 columns at a time are packed into units of a tile, and multiplied by the code

@@ -1,9 +1,9 @@
 //! Packs a unit with AVX2, while its rows are multiplied: eight rows × 16 bytes at a time, transposed in registers as 32-bit lanes, which are the halves
 //! of lines of a unit.
 
-use super::Field::{Bits32, Bits256, Elements, Signed};
-use super::{TILE_ROWS, first_bit32, mask256, offset};
-use crate::blocks::BlockFormat;
+use super::BlockFormat;
+use crate::fields::Field::{Bits32, Bits256, Elements, Signed};
+use crate::fields::{TILE_ROWS, first_bit32, mask256, offset};
 use std::arch::x86_64::*;
 
 /// Fills a unit from sixteen blocks: the block of row `r` begins at `blocks + r · stride`.
@@ -194,8 +194,8 @@ unsafe fn put_elements(v: [__m128i; 4], size: usize, bytes: usize, to: *mut u8) 
             _mm_unpacklo_epi64(ef, gh),
             _mm_unpackhi_epi64(ef, gh),
         ];
-        for i in 0..bytes.min(4) {
-            _mm_storeu_si128(to.add(i), all[i]);
+        for (i, v) in all.into_iter().take(bytes).enumerate() {
+            _mm_storeu_si128(to.add(i), v);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Packs a unit with AVX-512, while its rows are multiplied: sixteen rows × 16 bytes at a time, transposed in registers as 32-bit lanes, which are the
 //! lines of a unit.
 
-use super::Field::{Bits32, Bits256, Elements, Signed};
-use super::{TILE_ROWS, first_bit32, mask256, offset};
-use crate::blocks::BlockFormat;
+use super::BlockFormat;
+use crate::fields::Field::{Bits32, Bits256, Elements, Signed};
+use crate::fields::{TILE_ROWS, first_bit32, mask256, offset};
 use std::arch::x86_64::*;
 
 /// Fills a unit from sixteen blocks: the block of row `r` begins at `blocks + r · stride`.

@@ -1,10 +1,5 @@
 //! Moves the parts of a block to their places in a unit of a tile, and back.
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
-
 /// Rows of a tile.
 pub const TILE_ROWS: usize = alight_types::packed::TILE_ROWS as usize;
 
@@ -357,7 +352,7 @@ fn write_masks(masks: &[u64], to: &mut [u8]) {
 /// Returns the first of four weights whose fifth bits are in mask `i` of a group of 32: line `i / 2`,
 /// low or high nibbles.
 #[inline(always)]
-const fn first_bit32(i: usize) -> usize {
+pub(crate) const fn first_bit32(i: usize) -> usize {
     16 * (i % 2) + 4 * (i / 2)
 }
 
