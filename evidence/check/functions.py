@@ -1,8 +1,8 @@
 """Nothing that an answer depends on is computed by functions of the C library.
 
-The C library's `exp`, `sin`, `pow` and others differ between systems, and glibc chooses among several by the CPU; `powi` may be computed in any order.
-So the crates below take `libm`'s, or those of `crates/kernels/src/lanes`. Square roots and roundings are exact everywhere. Tests are left out, and so are
-the places below. Reads the repository alone.
+The C library's `exp`, `sin`, `pow` and others differ between systems, and glibc chooses among several by the CPU; `powi` may be computed in any
+order. So the crates below take `libm`'s, or those of `crates/kernels/src/lanes`. Square roots and roundings are exact everywhere. Tests are left out,
+and so are the places below. Reads the repository alone.
 """
 
 import re

@@ -297,7 +297,8 @@ pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
-/// True if rounding this sum to f32 may depend on digits that it has lost: it lies between two f32, or is a subnormal f32, whose last digit is elsewhere.
+/// True if rounding this sum to f32 may depend on digits that it has lost: it lies between two f32, or is a subnormal f32, whose last digit is
+/// elsewhere.
 #[inline(always)]
 #[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), allow(dead_code))]
 fn may_round_twice(sum: f64) -> bool {
