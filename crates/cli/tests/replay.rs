@@ -388,7 +388,7 @@ fn mutate(value: &mut Value, random: &mut Random) {
         }
         _ => None,
     };
-    if let Some(inner) = inner.filter(|_| random.0 % 5 > 0) {
+    if let Some(inner) = inner.filter(|_| !random.0.is_multiple_of(5)) {
         return mutate(inner, random);
     }
     let values = [
