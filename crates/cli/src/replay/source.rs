@@ -20,6 +20,8 @@ pub struct Records {
     lines: InputLines<Box<dyn BufRead>>,
     /// True before the first line was read.
     is_first: bool,
+    /// True once a document of several lines was read, after which there is nothing else.
+    is_document: bool,
 }
 
 /// A line, or the whole file.
@@ -49,7 +51,7 @@ impl Records {
     }
 
     fn of(name: String, reader: Box<dyn BufRead>) -> Records {
-        Records { name, lines: InputLines::new(reader, LIMIT), is_first: true }
+        Records { name, lines: InputLines::new(reader, LIMIT), is_first: true, is_document: false }
     }
 
     /// Returns the file's name, for messages.
@@ -62,6 +64,9 @@ impl Records {
     /// # Errors
     /// The file cannot be read; the error names it.
     pub fn next(&mut self) -> anyhow::Result<Option<RecordLine>> {
+        if self.is_document {
+            return Ok(None);
+        }
         let is_first = std::mem::take(&mut self.is_first);
         let read = self.lines.next().with_context(|| self.name.clone())?;
         let Some(line) = read else { return Ok(None) };
@@ -75,6 +80,7 @@ impl Records {
         if !is_first || !cut(&bytes) {
             return Ok(Some(RecordLine { line: Some(line.number), content: parsed(&bytes) }));
         }
+        self.is_document = true;
         bytes.push(b'\n');
         let fits = self.lines.rest(&mut bytes).with_context(|| self.name.clone())?;
         let content = if fits { parsed(&bytes) } else { Err(too_long()) };
