@@ -461,7 +461,7 @@ fn questions() -> Vec<Value> {
     let things = ["a colour", "an animal of the sea", "some fruit", "three rivers", "a word"];
     let mut all = Vec::new();
     for (i, thing) in things.iter().cycle().take(12).enumerate() {
-        let ask = format!("{}Name {thing}.", "Think of nothing else. ".repeat(i % 4 * 7));
+        let ask = format!("{}Name {thing}.", "Think of nothing else. ".repeat(i % 4 * 4));
         let mut body = json!({"max_tokens": 4 + 5 * (i % 5)});
         if i % 3 == 0 {
             body["seed"] = json!(i / 5);

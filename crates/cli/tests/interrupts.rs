@@ -9,7 +9,7 @@ use crate::support::{alight, command, ended, kill, pty::Pty, smollm2, write};
 
 /// How many of them are tried: all by `make test-all`.
 fn moments() -> u32 {
-    if std::env::var_os("ALIGHT_TEST_ALL").is_some() { 50 } else { 15 }
+    if std::env::var_os("ALIGHT_TEST_ALL").is_some() { 50 } else { 10 }
 }
 
 /// Starts the command once for each moment, and sends SIGINT a little later each time, over `whole`.

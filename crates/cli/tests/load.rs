@@ -37,7 +37,7 @@ fn answers_are_the_same_and_memory_is_one_copy() {
         for repack in ["off", "on"] {
             let mut expected = None;
             for way in WAYS {
-                let args = ["run", &model, "--raw", "Once upon a time", "--temp", "0", "-n", "24"];
+                let args = ["run", &model, "--raw", "Once upon a time", "--temp", "0", "-n", "12"];
                 let rest = ["-c", "256", "--json", "--repack", repack];
                 let line = json(&[&args[..], &rest, way].concat());
                 let what = format!("{way:?}, repack {repack}, {}", line["memory"]);
@@ -128,7 +128,7 @@ fn perplexity_is_the_same_to_the_bit() {
     let mut layouts = Vec::new();
     for repack in ["off", "on"] {
         let mut values = WAYS.iter().map(|way| {
-            let args = ["perplexity", &model, path, "-c", "64", "--chunks", "4", "--json"];
+            let args = ["perplexity", &model, path, "-c", "64", "--chunks", "2", "--json"];
             let line = json(&[&args[..], &["--repack", repack], way].concat());
             line["perplexity"].to_string()
         });

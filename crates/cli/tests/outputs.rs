@@ -265,7 +265,7 @@ fn neither_devices_nor_what_is_measured_nor_anything_unasked() {
 fn log_probabilities_appear_when_they_are_complete() {
     let Some(model) = smollm2() else { return };
     let dir = folder();
-    let words = write(dir.path(), "words", "one two three four five six seven ".repeat(400));
+    let words = write(dir.path(), "words", "one two three four five six seven ".repeat(120));
     let new = dir.path().join("new");
     let args = ["perplexity", &model, &words, "-c", "64", "--save-logits", text(&new)];
     let Some(Stopped(mut child)) = Stopped::making(&args, dir.path()) else { return };

@@ -10,7 +10,7 @@ use crate::support::*;
 
 /// A prompt of some hundred tokens.
 fn prompt() -> String {
-    (0..60).map(|i| format!("Line {i} of a text about trees and rivers. ")).collect()
+    (0..40).map(|i| format!("Line {i} of a text about trees and rivers. ")).collect()
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -34,7 +34,7 @@ fn a_kept_prompt_gives_the_same_answer_and_is_listed() {
     let line: Value = serde_json::from_str(&second.stdout).unwrap();
     assert_eq!(format!("{}\n", line["text"].as_str().unwrap()), cold.stdout);
     let [all, reused] = ["prompt_tokens", "reused_tokens"].map(|name| line[name].as_u64().unwrap());
-    assert!(all > 500 && reused == all - 1, "{line}");
+    assert!(all > 300 && reused == all - 1, "{line}");
 
     let path = folder.to_str().unwrap();
     let listed = alight(&["cache", "list", path]).succeeds().stdout;

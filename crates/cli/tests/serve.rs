@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::support::http::Serving;
 use crate::support::said::{self, CONTROL, OWN, TEXT};
-use crate::support::{self, alight, gemma3, kill, smollm2, write};
+use crate::support::{self, alight, everything, gemma3, kill, smollm2, write};
 
 /// Thinking, an answer, and the call of a tool.
 const SAID: [(&str, i32); 8] = [
@@ -1734,7 +1734,7 @@ fn an_agent_s_conversation_is_known_up_to_what_is_new() {
         "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}}]);
     let mut turns = vec![json!({"role": "user", "content": "Mend the tests of this project."})];
     let mut before = 0;
-    for turn in 0..20 {
+    for turn in 0..10 {
         // A stamp that differs each time stands in front of the system prompt.
         let stamp = format!("x-anthropic-billing-header: cc_version=2.1; cch={:05x};", turn * 7919);
         let system = json!([{"type": "text", "text": stamp}, {"type": "text", "text": rules, "cache_control": {"type": "ephemeral"}}]);
@@ -2005,7 +2005,7 @@ fn an_answer_is_held_to_its_schema() {
         assert!(pet["kind"] == "cat" || pet["kind"] == "dog", "{pet}");
         assert_eq!(pet.as_object().unwrap().len(), 3);
     };
-    for seed in 0..4 {
+    for seed in 0..if everything() { 4 } else { 2 } {
         let answer = serving.post(CHAT, &with(body.clone(), json!({"seed": seed}))).json();
         for choice in answer["choices"].as_array().unwrap() {
             assert_eq!(choice["finish_reason"], "stop", "{answer}");
@@ -2153,7 +2153,7 @@ fn a_tool_is_called_if_the_client_insists() {
     };
     let named = json!({"type": "function", "function": {"name": "sum\"s"}});
     for (choice, only) in [(json!("required"), None), (named, Some("sum\"s"))] {
-        for seed in 0..4 {
+        for seed in 0..if everything() { 4 } else { 2 } {
             let body = with(body.clone(), json!({"tool_choice": choice, "seed": seed}));
             let answer = serving.post(CHAT, &body).json();
             assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");

@@ -245,9 +245,10 @@ fn the_person_is_told_from_the_model_by_colour() {
 fn words_are_wrapped_at_the_width_of_the_terminal_and_a_long_prompt_tells_how_far_it_is() {
     let Some(model) = smollm2() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let long = "A long text of many words. ".repeat(500);
+    let long = "A long text of many words. ".repeat(250);
     let file = support::write(folder.path(), "long", &long);
-    let args = ["run", &model, "-f", &file, "-c", "8192", "-n", "1", "--temp", "0"];
+    // By one thread, which takes more than the moment after which the line is shown.
+    let args = ["run", &model, "-f", &file, "-c", "8192", "-n", "1", "--temp", "0", "-t", "1"];
     let mut reads = Pty::start(command(&args), None);
     reads.expect(" tokens, ");
     reads.expect(" left");

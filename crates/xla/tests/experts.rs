@@ -37,7 +37,7 @@ fn noise(count: usize, seed: u64) -> impl Iterator<Item = u64> {
 /// A model's file, on the disk and as the array that programs have, and where its experts are.
 struct Model {
     path: PathBuf,
-    bytes: Vec<u8>,
+    file: Array,
     layers: Vec<[Stack; 3]>,
 }
 
@@ -55,14 +55,16 @@ impl Model {
             };
             let stack = |i| Stack { offset: first + i * step, bytes: PART, stride };
             layers.push([stack(0), stack(1), stack(2)]);
-            at = (at + 4 * EXPERTS as u64 * stride.max(step)).next_multiple_of(PAGE);
+            let length = if side_by_side { EXPERTS as u64 * stride } else { 3 * step };
+            at = (at + length).next_multiple_of(PAGE);
         }
         // Small numbers: no field of a block is infinite.
         let bytes: Vec<u8> = noise(at as usize, 3).map(|n| n as u8 & 0x2f).collect();
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let path = path.join(format!("experts-{name}-{}", std::process::id()));
         std::fs::write(&path, &bytes).unwrap();
-        Model { path, bytes, layers }
+        let file = Array::new(data_type::U8, &[bytes.len() as i64], &bytes);
+        Model { path, file, layers }
     }
 
     fn store(
@@ -118,7 +120,7 @@ impl Model {
             device: rank as i32,
             threads: Threads::Inline,
             arguments: vec![
-                Array::new(data_type::U8, &[self.bytes.len() as i64], &self.bytes),
+                self.file.clone(),
                 Array::new(data_type::U32, &[7, 4], &words),
                 Array::f32s(&[t, c], &floats(tokens * COLS, seed + 1)),
                 Array::new(data_type::S32, &[t, k], &chosen),

@@ -2,6 +2,8 @@
 //! threads that come when they like; and whatever a place, an attribute or a shape says, nothing outside is read.
 //! With the real one, and real models: `bindings/python/tests/test_native.py`.
 
+use std::sync::LazyLock;
+
 use alight_kernels::attention::{
     Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
     Queries, Tile, Window, attend_tile, kv_store,
@@ -63,9 +65,8 @@ fn nan(dims: &[i64]) -> Array {
 const ROWS: [usize; 3] = [200, 64, 112];
 const COLS: usize = 512;
 
-/// Three matrices on two ranks: uneven rows, the last matrix on the first rank only; the first half of the columns, and
-/// the second.
-fn products(device: i32, tokens: i64, threads: Threads) -> Call {
+/// The file of `products` and the places in it, made once: it is asked for a thousand times.
+static MATRICES: LazyLock<(Array, Array)> = LazyLock::new(|| {
     let types = [
         (WeightType::Q4_1, Layout::Rows),
         (WeightType::Q6_K, Layout::Tiles),
@@ -84,14 +85,21 @@ fn products(device: i32, tokens: i64, threads: Threads) -> Call {
         })
         .collect();
     let (bytes, places) = file(&matrices);
+    (array_of(&bytes), words(&[3, 4], &places))
+});
+
+/// Three matrices on two ranks: uneven rows, the last matrix on the first rank only; the first half of the columns, and
+/// the second.
+fn products(device: i32, tokens: i64, threads: Threads) -> Call {
+    let (file, places) = &*MATRICES;
     let integers = |values: &[i64]| Attr::Integers(values.to_vec());
     Call {
         target: "alight_matmul",
         device,
         threads,
         arguments: vec![
-            array_of(&bytes),
-            words(&[3, 4], &places),
+            file.clone(),
+            places.clone(),
             Array::f32s(&[tokens, 300], &floats(tokens as usize * 300, 5)),
         ],
         results: [110, 40, 112].map(|slots| nan(&[tokens, slots])).to_vec(),
@@ -221,7 +229,7 @@ fn refused(call: Call, text: &str) {
 fn places_that_lie_are_errors() {
     let places = |matrix: usize, index: usize, value: u32| {
         let mut call = products(30, 1, Threads::None);
-        let mut bytes = call.arguments[1].bytes();
+        let mut bytes = call.arguments[1].bytes().to_vec();
         bytes[4 * (4 * matrix + index)..][..4].copy_from_slice(&value.to_ne_bytes());
         call.arguments[1] = Array::new(data_type::U32, &[3, 4], &bytes);
         call
@@ -240,7 +248,7 @@ fn places_that_lie_are_errors() {
     refused(places(0, 0, u32::MAX), "at byte 4294967295");
     refused(places(1, 1, 1), "matrix 1 of 3: 64 rows");
     let mut call = places(1, 1, u32::MAX);
-    let mut bytes = call.arguments[1].bytes();
+    let mut bytes = call.arguments[1].bytes().to_vec();
     bytes[16..20].copy_from_slice(&u32::MAX.to_ne_bytes());
     call.arguments[1] = Array::new(data_type::U32, &[3, 4], &bytes);
     refused(call, "at byte 18446744073709551615");
@@ -387,8 +395,8 @@ const LAYERS: usize = 3;
 /// Of six query heads: weights of next to nothing, and of nearly all.
 const SINKS: [f32; 6] = [0.5, -20.0, 9.0, -1.0, 3.5, 2.0];
 
-/// Six query heads on two.
-fn attention(tokens: usize, pos: i32, window: i32, threads: Threads) -> Call {
+/// Keys and values of all layers, made once.
+static CACHES: LazyLock<(Array, Array)> = LazyLock::new(|| {
     let cache = |length: usize, seed| -> Array {
         let halves = floats(LAYERS * length, seed);
         let bytes: Vec<u8> = halves
@@ -397,8 +405,13 @@ fn attention(tokens: usize, pos: i32, window: i32, threads: Threads) -> Call {
             .collect();
         Array::new(data_type::F16, &[LAYERS as i64, length as i64], &bytes)
     };
+    (cache(SHAPE.k_len(), 3), cache(SHAPE.v_len(), 4))
+});
+
+/// Six query heads on two.
+fn attention(tokens: usize, pos: i32, window: i32, threads: Threads) -> Call {
     let t = tokens as i64;
-    let (keys, values) = (cache(SHAPE.k_len(), 3), cache(SHAPE.v_len(), 4));
+    let (keys, values) = CACHES.clone();
     Call {
         target: "alight_attend",
         device: 0,
@@ -485,12 +498,14 @@ fn attention_is_the_kernels_on_any_threads() {
                 &mut AttentionScratch::new(limits),
             );
         }
+        let [keys, values] = [keys, values]
+            .map(|halves| halves.iter().flat_map(|half| half.to_ne_bytes()).collect::<Vec<u8>>());
         let mut first: Option<Vec<f32>> = None;
         for threads in ALL {
             for _ in 0..5 {
                 let found = attention(tokens, pos, window, threads).run().unwrap();
                 let what = format!("{tokens} tokens at {pos}, window {window}, {threads:?}");
-                assert!(halves(&found[1]) == keys && halves(&found[2]) == values, "{what}");
+                assert!(found[1].bytes() == keys && found[2].bytes() == values, "{what}");
                 let found = found[0].floats();
                 // Cut in another way, so only as close as sums of floats are.
                 let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 2e-6;

@@ -144,17 +144,16 @@ pub struct Array {
 impl Array {
     pub fn new(dtype: c_int, dims: &[i64], bytes: &[u8]) -> Array {
         let mut words = vec![0u64; bytes.len().div_ceil(8)];
-        for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
-            let mut all = [0; 8];
-            all[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_ne_bytes(all);
-        }
+        // SAFETY: the words are at least as many bytes, and any bytes are a number.
+        let of_words =
+            unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), bytes.len()) };
+        of_words.copy_from_slice(bytes);
         Array { dtype, dims: dims.to_vec(), words, length: bytes.len() }
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
-        let bytes = self.words.iter().flat_map(|word| word.to_ne_bytes());
-        bytes.take(self.length).collect()
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the words are at least as many bytes, borrowed for as long as the array.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.length) }
     }
 
     pub fn floats(&self) -> Vec<f32> {
