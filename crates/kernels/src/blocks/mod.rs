@@ -322,7 +322,7 @@ impl ScaleField {
         let bits = f32_to_f16(d).to_le_bytes();
         match self {
             ScaleField::F16(at) => block[at..at + 2].copy_from_slice(&bits),
-            ScaleField::Exponent(at) => block[at] = (127.0 + d.abs().log2().floor()) as u8,
+            ScaleField::Exponent(at) => block[at] = (127.0 + libm::log2f(d.abs()).floor()) as u8,
             // Twice the scale; f32's exponent bias is larger by 120.
             ScaleField::E4M3(at) => {
                 let bits = (2.0 * d.abs()).to_bits() >> 20;

@@ -75,7 +75,7 @@ impl BlockFormat for Mxfp4 {
     fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let far = simple::extreme(x).abs();
         // The largest K, 12, is reached from 1.5 times a power of two upwards.
-        out[0] = if far > 0.0 { (far.log2().floor() + 125.0) as u8 } else { 0 };
+        out[0] = if far > 0.0 { (libm::log2f(far).floor() + 125.0) as u8 } else { 0 };
         let d = scale(out[0]);
         let nearest = |x: f32| {
             let error = |q: usize| (f32::from(CODES[q] as i8 - 12) * d - x).abs();

@@ -151,9 +151,9 @@ pub(super) unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, 
     // SAFETY: by the caller's promise.
     unsafe {
         match w.weight_type() {
-            WeightType::F32 => float::<F32>(rows, w, x, out),
-            WeightType::F16 => float::<F16>(rows, w, x, out),
-            _ => float::<Bf16>(rows, w, x, out),
+            WeightType::F32 => float::<PairsOfF32>(rows, w, x, out),
+            WeightType::F16 => float::<PairsOfF16>(rows, w, x, out),
+            _ => float::<PairsOfBf16>(rows, w, x, out),
         }
     }
 }
@@ -389,7 +389,7 @@ unsafe fn without_zero<Q: RowsAvx2>(sums: __m256i, of: f32) -> __m256 {
 }
 
 /// Four columns of two rows.
-trait FourColumns {
+trait FloatPairs {
     /// `[row][4 columns]`
     ///
     /// # Safety
@@ -397,11 +397,11 @@ trait FourColumns {
     unsafe fn load(row: [*const u8; 2]) -> __m256;
 }
 
-struct F32;
-struct F16;
-struct Bf16;
+struct PairsOfF32;
+struct PairsOfF16;
+struct PairsOfBf16;
 
-impl FourColumns for F32 {
+impl FloatPairs for PairsOfF32 {
     #[inline(always)]
     unsafe fn load(row: [*const u8; 2]) -> __m256 {
         // SAFETY: by the caller's promise.
@@ -409,7 +409,7 @@ impl FourColumns for F32 {
     }
 }
 
-impl FourColumns for F16 {
+impl FloatPairs for PairsOfF16 {
     #[inline(always)]
     unsafe fn load(row: [*const u8; 2]) -> __m256 {
         // SAFETY: by the caller's promise.
@@ -417,7 +417,7 @@ impl FourColumns for F16 {
     }
 }
 
-impl FourColumns for Bf16 {
+impl FloatPairs for PairsOfBf16 {
     #[inline(always)]
     unsafe fn load(row: [*const u8; 2]) -> __m256 {
         // SAFETY: by the caller's promise.
@@ -440,7 +440,7 @@ const FLOAT_ROWS: usize = 8;
 
 /// Float rows: four sums over every fourth column, as in tiles.
 #[inline(always)]
-unsafe fn float<F: FourColumns>(
+unsafe fn float<F: FloatPairs>(
     rows: Range<usize>,
     w: &Matrix<'_>,
     x: &Tokens<'_>,

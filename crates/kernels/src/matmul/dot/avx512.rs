@@ -15,7 +15,9 @@ use crate::blocks::{WeightType, per_16, with_rows, with_tiles};
 use crate::matmul::gemm::avx512_panel::transpose;
 use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::sizes::cut_at_multiples;
-use crate::matmul::tiles::avx512::{Ahead, add_offsets, add_part, few_columns, mask, scaled};
+use crate::matmul::tiles::avx512::{
+    PrefetchAhead, add_offsets, add_part, few_columns, mask, scaled,
+};
 use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
@@ -58,7 +60,7 @@ unsafe fn as_tiles<Q: TilesAvx512 + RowsAvx512>(
     }
 }
 
-impl Ahead for RowsAhead {
+impl PrefetchAhead for RowsAhead {
     #[inline(always)]
     fn ask<Q: TilesAvx512>(&mut self, _: *const u8, _: usize) {
         RowsAhead::ask(self, TILE_ROWS * Q::BYTES * 32 / Q::BLOCK);
@@ -180,9 +182,9 @@ unsafe fn floats(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output
     // SAFETY: by the caller's promise.
     unsafe {
         match w.weight_type() {
-            WeightType::F32 => float::<F32>(rows, w, x, out),
-            WeightType::F16 => float::<F16>(rows, w, x, out),
-            _ => float::<Bf16>(rows, w, x, out),
+            WeightType::F32 => float::<FoursOfF32>(rows, w, x, out),
+            WeightType::F16 => float::<FoursOfF16>(rows, w, x, out),
+            _ => float::<FoursOfBf16>(rows, w, x, out),
         }
     }
 }
@@ -374,7 +376,7 @@ unsafe fn quarters_of_rows(v: [__m512i; 4]) -> [__m512i; 4] {
 }
 
 /// Eight columns of four rows.
-trait EightColumns {
+trait FloatFours {
     /// `[columns / 4][row][4 columns]`.
     ///
     /// # Safety
@@ -382,9 +384,9 @@ trait EightColumns {
     unsafe fn load(row: [*const u8; 4]) -> [__m512; 2];
 }
 
-struct F32;
-struct F16;
-struct Bf16;
+struct FoursOfF32;
+struct FoursOfF16;
+struct FoursOfBf16;
 
 /// 16 bytes of each of four rows.
 #[inline(always)]
@@ -398,7 +400,7 @@ unsafe fn sixteen_bytes(row: [*const u8; 4]) -> __m512i {
     }
 }
 
-impl EightColumns for F32 {
+impl FloatFours for FoursOfF32 {
     #[inline(always)]
     unsafe fn load(row: [*const u8; 4]) -> [__m512; 2] {
         let mut next = row;
@@ -412,7 +414,7 @@ impl EightColumns for F32 {
     }
 }
 
-impl EightColumns for F16 {
+impl FloatFours for FoursOfF16 {
     #[inline(always)]
     unsafe fn load(row: [*const u8; 4]) -> [__m512; 2] {
         // SAFETY: by the caller's promise.
@@ -427,7 +429,7 @@ impl EightColumns for F16 {
     }
 }
 
-impl EightColumns for Bf16 {
+impl FloatFours for FoursOfBf16 {
     #[inline(always)]
     unsafe fn load(row: [*const u8; 4]) -> [__m512; 2] {
         // SAFETY: by the caller's promise.
@@ -449,7 +451,7 @@ const FLOAT_ROWS: usize = 8;
 
 /// Float rows: four sums over every fourth column, as in tiles.
 #[inline(always)]
-unsafe fn float<F: EightColumns>(
+unsafe fn float<F: FloatFours>(
     rows: Range<usize>,
     w: &Matrix<'_>,
     x: &Tokens<'_>,

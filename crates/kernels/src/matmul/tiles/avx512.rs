@@ -276,12 +276,12 @@ impl<Q: TilesAvx512> TileProduct for Integer<Q> {
 }
 
 /// The prefetches between the products of a few tokens.
-pub(in crate::matmul) trait Ahead {
+pub(in crate::matmul) trait PrefetchAhead {
     /// Prefetches the size of a group; group `g` of this unit is multiplied next.
     fn ask<Q: TilesAvx512>(&mut self, unit: *const u8, g: usize);
 }
 
-impl Ahead for &PrefetchAddress {
+impl PrefetchAhead for &PrefetchAddress {
     #[inline(always)]
     fn ask<Q: TilesAvx512>(&mut self, unit: *const u8, g: usize) {
         ask::<Q>(unit, self, g);
@@ -295,7 +295,7 @@ impl Ahead for &PrefetchAddress {
 #[inline(always)]
 pub(in crate::matmul) unsafe fn few_columns<Q: TilesAvx512, const T: usize>(
     units: *const u8,
-    ahead: &mut impl Ahead,
+    ahead: &mut impl PrefetchAhead,
     g: usize,
     count: usize,
     x: &[Tokens<'_>; T],
@@ -334,7 +334,7 @@ struct Few<'a, A, const T: usize> {
     acc: &'a mut [__m512; T],
 }
 
-impl<A: Ahead, Q: TilesAvx512, const T: usize> Groups<Q> for Few<'_, A, T> {
+impl<A: PrefetchAhead, Q: TilesAvx512, const T: usize> Groups<Q> for Few<'_, A, T> {
     #[inline(always)]
     unsafe fn group<const P: usize>(
         &mut self,
