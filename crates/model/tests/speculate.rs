@@ -96,12 +96,17 @@ fn asked(model: &Model, seed: u64) -> Asked {
 
 const ALL: [Speculate; 6] = [
     Speculate::Auto,
+    Speculate::Tokens(3),
     Speculate::Tokens(1),
     Speculate::Tokens(2),
-    Speculate::Tokens(3),
     Speculate::Tokens(5),
     Speculate::Tokens(7),
 ];
+
+/// Lengths of drafts: all with small models. With a real one, which takes most of the time, only `make test-all` tries all of them.
+fn lengths(real: bool) -> &'static [Speculate] {
+    if real && !common::everything() { &ALL[..2] } else { &ALL }
+}
 
 fn models(folder: &std::path::Path) -> Vec<PathBuf> {
     let quantised = |ty, spec| Spec { ty, ..spec }.write(folder).0;
@@ -143,7 +148,7 @@ fn answers_are_those_of_plain_decoding() {
                     let asked = asked(&model, seed);
                     let (plain, done) = answer(&model, &asked, Speculate::Off);
                     assert_eq!((done.tokens, done.steps), (40, 39));
-                    for speculate in ALL {
+                    for &speculate in lengths(real) {
                         let (found, done) = answer(&model, &asked, speculate);
                         let what = format!("{speculate:?}, seed {seed}, {isa}, {}", path.display());
                         assert!(found == plain, "{what}");
@@ -340,7 +345,7 @@ fn engines_draft_for_each_sequence() {
                 [vec![one(seed)], vec![one(seed), one(0), one(3), one(5)], vec![short(seed)]]
             {
                 let (plain, plain_steps) = of_engine(&model, None, &case, Speculate::Off);
-                for speculate in ALL {
+                for &speculate in lengths(real) {
                     for (i, draft) in [None, Some(&model)].into_iter().enumerate() {
                         let (found, drafted) = of_engine(&model, draft, &case, speculate);
                         let what = format!("{speculate:?}, seed {seed}, {}", path.display());
