@@ -18,8 +18,6 @@ CALL = re.compile(rf"(?:\.|\bf(?:32|64)::)({NAMES})\b\s*(?=[(,)])")
 LEFT = {
     "model/src/engine/proposer.rs": "which drafts are worth a try: an answer has the same tokens without them",
     "model/src/engine/speculate.rs": "the expected gain of a draft, next to measured times",
-    "kernels/src/blocks/mod.rs": "a scale that tests write",
-    "kernels/src/blocks/mxfp4.rs": "the exponent of a block when a file is quantised, as ggml computes it",
 }
 # The same for single functions of a file.
 LEFT_CALLS = {("model/src/parts/routing.rs", "log2"): "how sure a choice of experts is, for what is read in advance"}
