@@ -28,6 +28,7 @@ PLACES = {
     "crates/kernels/src/isa.rs": "the system's leave to use a part of the processor",
     "crates/collective/": "memory that processes share; JAX on Linux alone",
     "crates/xla/": "CUDA's driver; Linux alone",
+    "crates/cli/src/run/packing.rs": "the kind of processor, for a note that needs a measurement of it; elsewhere there is no note",
     "crates/cli/src/bench/experts/": "a control group for what is measured beside slots; without one it says so",
     "bindings/python/src/cuda.rs": "the same",
     "bindings/python/src/staging.rs": "the same",

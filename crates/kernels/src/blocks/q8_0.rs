@@ -56,8 +56,8 @@ mod x86 {
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles;
-    use crate::blocks::plain_tiles::PlainTiles;
     use crate::blocks::avx512_units::quarters;
+    use crate::blocks::plain_tiles::PlainTiles;
     use std::arch::x86_64::*;
 
     impl RowsAvx2 for Q8_0 {

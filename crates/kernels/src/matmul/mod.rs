@@ -2,9 +2,9 @@
 //!
 //! There are two ways, by the [`Precision`] that the activations were packed in:
 //!
-//! - **16 bits** ([`dot`]), a few tokens at a time: rows of blocks are multiplied in place. The activations are rounded to 16-bit
-//!   integers with one scale per 256, which costs no more than 8 bits would when memory is the limit, and is several hundred
-//!   times more exact.
+//! - **16 bits** ([`dot`]), a few tokens at a time: sixteen rows of blocks are packed into units of a tile in the first-level cache, or multiplied as
+//!   they are and their lanes added. The activations are rounded to 16-bit integers with one scale per 256, which costs no more than 8 bits would when
+//!   memory is the limit, and is several hundred times more exact.
 //! - **8 bits** ([`gemm`]), any number of tokens: a panel of 32 rows is unpacked into a cache-sized buffer of interleaved bytes,
 //!   then a register-blocked integer kernel runs over all tokens. Activations are 8-bit with one scale per 32.
 //!

@@ -46,17 +46,17 @@ unsafe fn as_tiles<Q: TilesAvx512 + RowsAvx512>(
     x: &Tokens<'_>,
     out: Output<'_>,
 ) {
-    for t in (0..x.tokens()).step_by(4) {
+    let mut t = 0;
+    while t < x.tokens() {
         let rows = rows.clone();
         // SAFETY: by the caller's promise.
-        unsafe {
+        t += unsafe {
             match x.tokens() - t {
                 1 => some_as_tiles::<Q, 1>(w, rows, x, t, out),
-                2 => some_as_tiles::<Q, 2>(w, rows, x, t, out),
-                3 => some_as_tiles::<Q, 3>(w, rows, x, t, out),
+                2 | 3 => some_as_tiles::<Q, 2>(w, rows, x, t, out),
                 _ => some_as_tiles::<Q, 4>(w, rows, x, t, out),
             }
-        }
+        };
     }
 }
 
@@ -67,7 +67,7 @@ impl PrefetchAhead for RowsAhead {
     }
 }
 
-/// Rows for `T` tokens from token `t` on.
+/// Rows for `T` tokens from token `t` on; returns the number of tokens.
 ///
 /// # Safety
 /// As for [`rows`].
@@ -78,7 +78,7 @@ unsafe fn some_as_tiles<Q: TilesAvx512 + RowsAvx512, const T: usize>(
     x: &Tokens<'_>,
     t: usize,
     out: Output<'_>,
-) {
+) -> usize {
     let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
     let groups = x[0].cols() / 32;
     let (mut units, mut copy) = (Columns::EMPTY, Columns::EMPTY);
@@ -107,6 +107,7 @@ unsafe fn some_as_tiles<Q: TilesAvx512 + RowsAvx512, const T: usize>(
             }
         }
     }
+    T
 }
 
 /// Adds the products of `count` groups of sixteen rows, the `g`-th 256 columns, to `total`: codes are read from the rows.
