@@ -203,8 +203,11 @@ pub(super) unsafe fn columns_by<S: ByteProducts<F>, F: Formula, const C: usize>(
             _ => [zero as u16 as i32, i32::from(zero) << 16].map(|pair| _mm256_set1_epi32(pair)),
         };
         let mut acc = [[_mm256_setzero_ps(); 2]; C];
-        for c in 0..C {
-            acc[c] = [_mm256_loadu_ps(out[c].as_ptr()), _mm256_loadu_ps(out[c].as_ptr().add(8))];
+        if k.start != 0 {
+            for c in 0..C {
+                let out = out[c].as_ptr();
+                acc[c] = [_mm256_loadu_ps(out), _mm256_loadu_ps(out.add(8))];
+            }
         }
         for g in 0..k.len() / 32 {
             for h in 0..scales {

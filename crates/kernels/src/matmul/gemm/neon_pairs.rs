@@ -16,7 +16,7 @@
 //! eighth of it with four tokens.
 
 use super::neon_panel::{self, Order};
-use super::{MAX_K_FLOAT, Panel};
+use super::{MAX_K_FLOAT, Panel, copy};
 use crate::blocks::neon_rows::RowsNeon;
 use crate::blocks::neon_tiles::TilesNeon;
 use crate::blocks::{BlockFormat, with_block, with_tiles};
@@ -188,7 +188,7 @@ unsafe fn tokens<Q: BlockFormat>(
                 let inside = wanted.start - part..wanted.end - part;
                 if k.start != 0 {
                     for (c, sums) in sums[..count].iter_mut().enumerate() {
-                        sums[inside.clone()].copy_from_slice(out.row_mut(t + c, wanted.clone()));
+                        copy::<ROWS>(out.row_mut(t + c, wanted.clone()), &mut sums[inside.clone()]);
                     }
                 }
                 match count {
@@ -196,7 +196,7 @@ unsafe fn tokens<Q: BlockFormat>(
                     _ => columns::<Q, 2>(part - first, k.len() / 32, &four, p, &mut sums),
                 }
                 for (c, sums) in sums[..count].iter().enumerate() {
-                    out.row_mut(t + c, wanted.clone()).copy_from_slice(&sums[inside.clone()]);
+                    copy::<ROWS>(&sums[inside.clone()], out.row_mut(t + c, wanted.clone()));
                 }
             }
         }
