@@ -72,6 +72,7 @@ macro_rules! registry {
         pub(crate) use with_tiles;
 
         /// As [`with_block!`], for a type that has no tiles.
+        #[cfg(target_arch = "x86_64")]
         macro_rules! with_rows {
             ($d ty:expr, $d q:ident => $d body:expr) => {{
                 match $d ty {
@@ -83,6 +84,7 @@ macro_rules! registry {
                 }
             }};
         }
+        #[cfg(target_arch = "x86_64")]
         pub(crate) use with_rows;
     };
     (@all $d:tt $($float:ident)*; $($name:ident = $file:ident::$format:ident;)*) => {

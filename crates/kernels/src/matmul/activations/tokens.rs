@@ -143,14 +143,6 @@ impl<'a> Tokens<'a> {
         self.scale
     }
 
-    pub(in crate::matmul) fn s32(&self) -> &'a [f32] {
-        self.s32
-    }
-
-    pub(in crate::matmul) fn s16(&self) -> &'a [f32] {
-        self.s16
-    }
-
     /// AVX2: the sums of the first and of the last 16 activations of group `g` of all tokens, as two 16-bit integers.
     ///
     /// # Safety

@@ -302,7 +302,7 @@ unsafe fn group<S: ByteSums, Q: TilesAvx2, const T: usize, const H: usize, const
                 for t in 0..T {
                     let mut f = _mm256_cvtepi32_ps(sums[t][h]);
                     if Q::ZERO != 0 {
-                        let of = if Q::SCALES == 2 { x[t].s16() } else { x[t].s32() };
+                        let of = x[t].sums_for(Q::SCALES);
                         let s = _mm256_set1_ps(of[Q::SCALES * b + part]);
                         f = _mm256_fnmadd_ps(zero, s, f);
                     }
