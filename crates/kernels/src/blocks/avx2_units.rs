@@ -1,103 +1,82 @@
-//! Packs a unit with AVX2, while its rows are multiplied: eight rows × 16 bytes at a time, transposed in registers as 32-bit lanes, which are the halves
-//! of lines of a unit.
+//! Packs a unit with AVX2: eight rows × 16 bytes at a time, transposed in registers as 32-bit lanes, which are the halves of lines of a unit.
 
-use super::BlockFormat;
-use crate::fields::Field::{Bits32, Bits256, Elements, Signed};
-use crate::fields::{TILE_ROWS, first_bit32, mask256, offset};
+use super::units::{UnitPacker, four_rows};
+use crate::fields::{first_bit32, mask256};
+use crate::lanes::Avx2;
 use std::arch::x86_64::*;
 
-/// Fills a unit from sixteen blocks: the block of row `r` begins at `blocks + r · stride`.
-///
-/// # Safety
-/// The blocks can be read, the unit written; the CPU has AVX2.
-#[inline(always)]
-pub(crate) unsafe fn pack<Q: BlockFormat>(blocks: *const u8, stride: usize, unit: *mut u8) {
-    const { assert!(Q::FIELDS.len() <= 5) };
-    // Separate code for each field, in which its place is a constant.
-    // SAFETY: by the caller's promise.
-    unsafe {
-        field::<Q, 0>(blocks, stride, unit);
-        field::<Q, 1>(blocks, stride, unit);
-        field::<Q, 2>(blocks, stride, unit);
-        field::<Q, 3>(blocks, stride, unit);
-        field::<Q, 4>(blocks, stride, unit);
-    }
-}
-
-/// Field `N` of a type, if there is one.
-#[inline(always)]
-unsafe fn field<Q: BlockFormat, const N: usize>(blocks: *const u8, stride: usize, unit: *mut u8) {
-    if N >= Q::FIELDS.len() {
-        return;
-    }
-    // SAFETY: by the caller's promise; the field is inside the block and the unit.
-    unsafe {
-        let to = unit.add(offset(Q::FIELDS, N));
-        match Q::FIELDS[N] {
-            Elements { at, size: 4, count } => lines::<false>(blocks.add(at), stride, count, to),
-            Signed { at, count } => lines::<true>(blocks.add(at), stride, count, to),
-            Elements { at, size, count } => {
-                let bytes = size * count;
-                for first in (0..bytes).step_by(4) {
-                    // The last four of the block if there are no more.
-                    let wanted = at + first;
-                    let from = wanted.min(Q::BYTES - 4);
-                    let by = _mm_cvtsi32_si128(8 * (wanted - from) as i32);
-                    let mut v = line(blocks.add(from), stride);
-                    for v in &mut v {
-                        *v = _mm_srl_epi32(*v, by);
-                    }
-                    put_elements(v, size, bytes - first, to.add(TILE_ROWS * first));
-                }
-            }
-            Bits32 { at } => {
-                let v = line(blocks.add(at), stride);
-                for i in 0..8 {
-                    // Four bits of each row, as the low bits of sixteen bytes, then as eight bytes.
-                    let by = _mm_cvtsi32_si128(first_bit32(i) as i32);
-                    let mut bits = v;
-                    for bits in &mut bits {
-                        *bits = _mm_and_si128(_mm_srl_epi32(*bits, by), _mm_set1_epi32(15));
-                    }
-                    let [a, b, c, d] = bits;
-                    let nibbles = _mm_packus_epi16(_mm_packus_epi32(a, b), _mm_packus_epi32(c, d));
-                    let two = _mm_maddubs_epi16(nibbles, _mm_set1_epi16(0x1001));
-                    _mm_storel_epi64(to.add(8 * i).cast(), _mm_packus_epi16(two, two));
-                }
-            }
-            Bits256 { at } => {
+impl UnitPacker for Avx2 {
+    #[inline(always)]
+    unsafe fn lines<const SIGNED: bool>(p: *const u8, stride: usize, count: usize, to: *mut u8) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            for l in (0..count).step_by(4) {
                 for half in 0..2 {
-                    for l in (0..8).step_by(4) {
-                        let four =
-                            four_half_lines(blocks.add(at + 4 * l + 8 * half * stride), stride);
-                        for (i, v) in four.into_iter().enumerate() {
-                            for g in 0..8 {
-                                // The bit becomes the sign of its byte.
-                                let v = _mm256_sll_epi16(v, _mm_cvtsi32_si128(7 - g as i32));
-                                let to = to.add(8 * mask256(g, l + i) + 4 * half).cast::<i32>();
-                                to.write_unaligned(_mm256_movemask_epi8(v));
-                            }
+                    let four = four_half_lines(p.add(4 * l + 8 * half * stride), stride);
+                    for (i, mut v) in four.into_iter().enumerate() {
+                        if SIGNED {
+                            v = _mm256_xor_si256(v, _mm256_set1_epi8(-128));
                         }
+                        _mm256_storeu_si256(to.add(64 * (l + i) + 32 * half).cast(), v);
                     }
                 }
             }
         }
     }
-}
 
-/// `count` elements of four bytes of each row, each a line of a unit; with `SIGNED` the sign bits of their bytes are inverted.
-#[inline(always)]
-unsafe fn lines<const SIGNED: bool>(blocks: *const u8, stride: usize, count: usize, to: *mut u8) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        for l in (0..count).step_by(4) {
+    #[inline(always)]
+    unsafe fn four_bytes(
+        p: *const u8,
+        stride: usize,
+        skipped: usize,
+        [size, bytes]: [usize; 2],
+        to: *mut u8,
+    ) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let mut v = line(p, stride);
+            for v in &mut v {
+                *v = _mm_srl_epi32(*v, _mm_cvtsi32_si128(8 * skipped as i32));
+            }
+            put_elements(v, size, bytes, to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bits32(p: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let v = line(p, stride);
+            for i in 0..8 {
+                // Four bits of each row, as the low bits of sixteen bytes, then as eight bytes.
+                let by = _mm_cvtsi32_si128(first_bit32(i) as i32);
+                let mut bits = v;
+                for bits in &mut bits {
+                    *bits = _mm_and_si128(_mm_srl_epi32(*bits, by), _mm_set1_epi32(15));
+                }
+                let [a, b, c, d] = bits;
+                let nibbles = _mm_packus_epi16(_mm_packus_epi32(a, b), _mm_packus_epi32(c, d));
+                let two = _mm_maddubs_epi16(nibbles, _mm_set1_epi16(0x1001));
+                _mm_storel_epi64(to.add(8 * i).cast(), _mm_packus_epi16(two, two));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bits256(p: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: by the trait's contract.
+        unsafe {
             for half in 0..2 {
-                let four = four_half_lines(blocks.add(4 * l + 8 * half * stride), stride);
-                for (i, mut v) in four.into_iter().enumerate() {
-                    if SIGNED {
-                        v = _mm256_xor_si256(v, _mm256_set1_epi8(-128));
+                for l in (0..8).step_by(4) {
+                    let four = four_half_lines(p.add(4 * l + 8 * half * stride), stride);
+                    for (i, v) in four.into_iter().enumerate() {
+                        for g in 0..8 {
+                            // The bit becomes the sign of its byte.
+                            let v = _mm256_sll_epi16(v, _mm_cvtsi32_si128(7 - g as i32));
+                            let to = to.add(8 * mask256(g, l + i) + 4 * half).cast::<i32>();
+                            to.write_unaligned(_mm256_movemask_epi8(v));
+                        }
                     }
-                    _mm256_storeu_si256(to.add(64 * (l + i) + 32 * half).cast(), v);
                 }
             }
         }
@@ -144,18 +123,6 @@ unsafe fn line(p: *const u8, stride: usize) -> [__m128i; 4] {
             four_rows(four[2], stride),
             four_rows(four[3], stride),
         ]
-    }
-}
-
-/// Four bytes of four rows.
-#[inline(always)]
-unsafe fn four_rows(p: *const u8, stride: usize) -> __m128i {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let v = _mm_cvtsi32_si128(p.cast::<i32>().read_unaligned());
-        let v = _mm_insert_epi32::<1>(v, p.add(stride).cast::<i32>().read_unaligned());
-        let v = _mm_insert_epi32::<2>(v, p.add(2 * stride).cast::<i32>().read_unaligned());
-        _mm_insert_epi32::<3>(v, p.add(3 * stride).cast::<i32>().read_unaligned())
     }
 }
 

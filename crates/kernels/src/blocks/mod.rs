@@ -15,13 +15,13 @@ pub(crate) mod avx2_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2_tiles;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2_units;
+mod avx2_units;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_tiles;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512_units;
+mod avx512_units;
 mod codebook;
 pub(crate) mod decoded;
 mod grids;
@@ -37,6 +37,8 @@ mod nibbles_32;
 mod plain_tiles;
 mod shared;
 mod tile_groups;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod units;
 
 use crate::fields::Field;
 use crate::fields::TILE_ROWS;

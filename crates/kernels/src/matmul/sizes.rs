@@ -42,3 +42,31 @@ pub(crate) fn cut_at_multiples(
         (start < rows.end).then(|| std::mem::replace(&mut start, next)..next)
     })
 }
+
+/// Runs `$body` for one, two or four of `$tokens` at a time, as many as there are from token `$t` on, until all have been. The number is the constant `$n`
+/// in `$body`, which so is compiled for each.
+macro_rules! tokens_together {
+    ($tokens:expr, $t:ident, $n:ident => $body:expr) => {{
+        let (tokens, mut $t) = ($tokens, 0);
+        while $t < tokens {
+            $t += match tokens - $t {
+                1 => {
+                    const $n: usize = 1;
+                    $body;
+                    $n
+                }
+                2 | 3 => {
+                    const $n: usize = 2;
+                    $body;
+                    $n
+                }
+                _ => {
+                    const $n: usize = 4;
+                    $body;
+                    $n
+                }
+            };
+        }
+    }};
+}
+pub(super) use tokens_together;

@@ -12,7 +12,7 @@ pub fn levels() -> Vec<Isa> {
     if few() { vec![Isa::best()] } else { Isa::available() }
 }
 
-/// What `f` computes at the portable level; every other level has the same bits, or a NaN where it has one.
+/// Returns the result of `f` at the portable level. The results of all other levels must have the same bits, or NaN in the same places.
 pub fn at_all_levels(what: &str, f: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
     let portable = f(Isa::SCALAR);
     for isa in levels() {

@@ -10,8 +10,9 @@ use super::scalar;
 use super::units::{Blocks, Columns};
 use crate::blocks::avx2_rows::{Eight, RowsAvx2};
 use crate::blocks::avx2_tiles::TilesAvx2;
-use crate::blocks::avx2_units::pack;
+use crate::blocks::units::pack;
 use crate::blocks::{BlockFormat, WeightType, with_rows, with_tiles};
+use crate::lanes::Avx2;
 use crate::matmul::gemm::avx2::lines_together;
 use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::sizes::cut_at_multiples;
@@ -21,83 +22,12 @@ use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// The code around a level's products of units. Parameters: the level's features, its sums of products of bytes, and whether types whose products do not
-/// fit 16 bits are multiplied row by row instead.
-macro_rules! rows_with {
-    ($features:literal, $sums:ty, $row_by_row:literal) => {
-        /// # Safety
-        /// As for `dot::rows`; the CPU has the level.
-        pub(in crate::matmul::dot) unsafe fn rows(
-            w: &Matrix<'_>,
-            rows: Range<usize>,
-            x: &Tokens<'_>,
-            out: Output<'_>,
-        ) {
-            let ty = w.weight_type();
-            // SAFETY: by the caller's promise.
-            unsafe {
-                if ty.is_float() {
-                    return floats(w, rows, x, out);
-                }
-                if !alight_types::packed::has_tiles(ty.ggml()) {
-                    return with_rows!(ty, Q => quantized::<Q>(w, rows, x, out));
-                }
-                with_tiles!(ty, Q => as_tiles::<Q>(w, rows, x, out), unreachable!("floats"))
-            }
-        }
-
-        /// Rows of a type that has tiles.
-        unsafe fn as_tiles<Q: TilesAvx2 + RowsAvx2>(
-            w: &Matrix<'_>,
-            rows: Range<usize>,
-            x: &Tokens<'_>,
-            out: Output<'_>,
-        ) {
-            if const { $row_by_row && $crate::matmul::dot::avx2::in_words::<Q>() } {
-                // SAFETY: by the caller's promise.
-                return unsafe { quantized::<Q>(w, rows, x, out) };
-            }
-            let mut t = 0;
-            while t < x.tokens() {
-                let rows = rows.clone();
-                // SAFETY: by the caller's promise.
-                t += unsafe {
-                    match x.tokens() - t {
-                        1 => some_as_tiles::<Q, 1>(w, rows, x, t, out),
-                        2 | 3 => some_as_tiles::<Q, 2>(w, rows, x, t, out),
-                        _ => some_as_tiles::<Q, 4>(w, rows, x, t, out),
-                    }
-                };
-            }
-        }
-
-        /// Rows for `T` tokens from token `t` on; returns the number of tokens.
-        ///
-        /// # Safety
-        /// As for [`rows`].
-        #[target_feature(enable = $features)]
-        unsafe fn some_as_tiles<Q: TilesAvx2, const T: usize>(
-            w: &Matrix<'_>,
-            rows: Range<usize>,
-            x: &Tokens<'_>,
-            t: usize,
-            out: Output<'_>,
-        ) -> usize {
-            let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
-            // SAFETY: by the caller's promise.
-            unsafe { units::<$sums, Q, T>(w, rows, &x, t, out) }
-            T
-        }
-    };
-}
-pub(super) use rows_with;
-
 /// True if the products of a type's codes do not fit 16 bits: words are multiplied then, and packing does not pay.
-pub(super) const fn in_words<Q: BlockFormat>() -> bool {
+const fn in_words<Q: BlockFormat>() -> bool {
     lines_together::<Q>(LOW_BYTE) == 0
 }
 
-rows_with!("avx2,fma,f16c", Narrow, true);
+units_driver!("avx2,fma,f16c", TilesAvx2, RowsAvx2, in_words, Narrow);
 driver!(@quantized "avx2,fma,f16c", RowsAvx2, 8);
 
 /// Rows for tokens `x`, the first of which is token `t`: sixteen rows × 256 columns at a time are packed into units of a tile, and multiplied by the code
@@ -128,7 +58,7 @@ pub(super) unsafe fn units<S: ByteSums, Q: TilesAvx2, const T: usize>(
             unsafe {
                 for u in 0..of.len() * 32 / Q::BLOCK {
                     let unit = units.add(TILE_ROWS * Q::BYTES * u);
-                    pack::<Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
+                    pack::<Avx2, Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
                 }
                 let ahead = &mut |_: *const u8, bytes, _| ahead.ask(bytes);
                 both_halves::<S, Q, T>(units, of, x, &mut sums, ahead);

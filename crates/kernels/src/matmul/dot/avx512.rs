@@ -7,11 +7,12 @@
 //! - Types without tiles: rows are decoded one by one, 64 weights at a time, and their lanes added.
 
 use super::scalar;
-use super::units::{Blocks, Columns};
+use super::units::{Blocks, Columns, never};
 use crate::blocks::avx512_rows::{Group256, Offsets, RowsAvx512};
 use crate::blocks::avx512_tiles::TilesAvx512;
-use crate::blocks::avx512_units::pack;
+use crate::blocks::units::pack;
 use crate::blocks::{WeightType, per_16, with_rows, with_tiles};
+use crate::lanes::Avx512;
 use crate::matmul::gemm::avx512_panel::transpose;
 use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::sizes::cut_at_multiples;
@@ -23,42 +24,13 @@ use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// # Safety
-/// As for `dot::rows`; the CPU has the level.
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
-    let ty = w.weight_type();
-    // SAFETY: by the caller's promise.
-    unsafe {
-        if ty.is_float() {
-            return floats(w, rows, x, out);
-        }
-        if !alight_types::packed::has_tiles(ty.ggml()) {
-            return with_rows!(ty, Q => quantized::<Q>(w, rows, x, out));
-        }
-        with_tiles!(ty, Q => as_tiles::<Q>(w, rows, x, out), unreachable!("floats"))
-    }
-}
-
-/// Rows of a type that has tiles.
-unsafe fn as_tiles<Q: TilesAvx512 + RowsAvx512>(
-    w: &Matrix<'_>,
-    rows: Range<usize>,
-    x: &Tokens<'_>,
-    out: Output<'_>,
-) {
-    let mut t = 0;
-    while t < x.tokens() {
-        let rows = rows.clone();
-        // SAFETY: by the caller's promise.
-        t += unsafe {
-            match x.tokens() - t {
-                1 => some_as_tiles::<Q, 1>(w, rows, x, t, out),
-                2 | 3 => some_as_tiles::<Q, 2>(w, rows, x, t, out),
-                _ => some_as_tiles::<Q, 4>(w, rows, x, t, out),
-            }
-        };
-    }
-}
+units_driver!(
+    "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c",
+    TilesAvx512,
+    RowsAvx512,
+    never
+);
+driver!(@quantized "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 16);
 
 impl PrefetchAhead for RowsAhead {
     #[inline(always)]
@@ -67,19 +39,18 @@ impl PrefetchAhead for RowsAhead {
     }
 }
 
-/// Rows for `T` tokens from token `t` on; returns the number of tokens.
+/// Rows for tokens `x`, the first of which is token `t`.
 ///
 /// # Safety
-/// As for [`rows`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn some_as_tiles<Q: TilesAvx512 + RowsAvx512, const T: usize>(
+/// As for `dot::rows`; the CPU has the level.
+#[inline(always)]
+unsafe fn units<Q: TilesAvx512 + RowsAvx512, const T: usize>(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Tokens<'_>,
+    x: &[Tokens<'_>; T],
     t: usize,
     out: Output<'_>,
-) -> usize {
-    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+) {
     let groups = x[0].cols() / 32;
     let (mut units, mut copy) = (Columns::EMPTY, Columns::EMPTY);
     for wanted in cut_at_multiples(rows, TILE_ROWS) {
@@ -93,21 +64,20 @@ unsafe fn some_as_tiles<Q: TilesAvx512 + RowsAvx512, const T: usize>(
                 let count = (groups - 8 * g).min(8);
                 let blocks = Blocks::of::<Q>(w, first, g, count, &mut copy);
                 if Q::IN_ROWS && T <= 2 {
-                    in_rows::<Q, T>(blocks, g, count, &x, &mut ahead, &mut total);
+                    in_rows::<Q, T>(blocks, g, count, x, &mut ahead, &mut total);
                     continue;
                 }
                 for u in 0..count * 32 / Q::BLOCK {
                     let unit = units.as_mut_ptr().add(TILE_ROWS * Q::BYTES * u);
-                    pack::<Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
+                    pack::<Avx512, Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
                 }
-                few_columns::<Q, T>(units.as_mut_ptr(), &mut ahead, g, count, &x, &mut total);
+                few_columns::<Q, T>(units.as_mut_ptr(), &mut ahead, g, count, x, &mut total);
             }
             for (j, total) in total.into_iter().enumerate() {
                 _mm512_mask_storeu_ps(out.at(t + j, first), mask(&wanted, first), total);
             }
         }
     }
-    T
 }
 
 /// Adds the products of `count` groups of sixteen rows, the `g`-th 256 columns, to `total`: codes are read from the rows.
@@ -125,11 +95,8 @@ unsafe fn in_rows<Q: TilesAvx512 + RowsAvx512, const T: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        let mut group = [Q::begin(first, 0, count); TILE_ROWS];
-        for r in 1..TILE_ROWS {
-            group[r] = Q::begin(first.add(r * stride), 0, count);
-        }
-        let scales = Scales::of::<Q, TILE_ROWS>(&group);
+        let row: [*const u8; TILE_ROWS] = std::array::from_fn(|r| first.wrapping_add(r * stride));
+        let scales = Scales::of::<Q, TILE_ROWS>(&begin::<Q, TILE_ROWS>(&row, 0, count));
         let mut acc = [_mm512_setzero_ps(); T];
         for i in 0..count {
             RowsAhead::ask(ahead, TILE_ROWS * Q::BYTES);
@@ -171,8 +138,6 @@ unsafe fn sixteen(p: *const i8) -> __m512i {
     // SAFETY: inside the callers' activations.
     unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast())) }
 }
-
-driver!(@quantized "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 16);
 
 /// Rows of floats.
 ///

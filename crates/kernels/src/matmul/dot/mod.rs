@@ -1,5 +1,5 @@
-//! 16-bit tokens: dot products of rows with activations, the blocks read in place. A few tokens share the unpacked weights; the
-//! operations of each token, and their order, are the same as for one alone.
+//! 16-bit tokens: dot products of rows with activations. A few tokens share the unpacked weights; the operations of each token, and their order, are
+//! the same as for one alone, and those of tiles.
 
 /// The code around a SIMD level's `dot`, whose operations of each row and token, and their order, are the same for any number of
 /// tokens. Parameters: the level's features, its trait of block types, and the number of rows computed together.
@@ -37,22 +37,14 @@ macro_rules! driver {
             x: &Tokens<'_>,
             out: Output<'_>,
         ) {
-            let mut t = 0;
-            while t < x.tokens() {
-                let rows = rows.clone();
+            $crate::matmul::sizes::tokens_together!(x.tokens(), t, T => {
                 // SAFETY: by the caller's promise.
-                t += unsafe {
-                    match x.tokens() - t {
-                        1 => some::<Q, $rows, 1>(w, rows, x, t, out),
-                        2 | 3 => some::<Q, $rows, 2>(w, rows, x, t, out),
-                        _ => some::<Q, $rows, 4>(w, rows, x, t, out),
-                    }
-                };
-            }
+                unsafe { some::<Q, $rows, T>(w, rows.clone(), x, t, out) }
+            });
         }
 
-        /// Computes rows for `T` tokens from token `t` on, `R` rows at a time; returns the number of tokens. (A separate function
-        /// for each `T`, so that registers are allocated for each.)
+        /// Computes rows for `T` tokens from token `t` on, `R` rows at a time. (A separate function for each `T`, so that registers are
+        /// allocated for each.)
         ///
         /// # Safety
         /// As for [`rows`].
@@ -63,7 +55,7 @@ macro_rules! driver {
             x: &Tokens<'_>,
             t: usize,
             out: Output<'_>,
-        ) -> usize {
+        ) {
             let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
             // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
             unsafe {
@@ -80,7 +72,64 @@ macro_rules! driver {
                     }
                 }
             }
-            T
+        }
+    };
+}
+
+/// The code around a level's `units`, the products of rows that are packed into units of a tile (`units.rs`). Parameters: the level's features, its traits
+/// of tiles and of rows, the function of a type that is true if its rows are computed by [`driver`]'s code instead, as are those of types without tiles,
+/// and what `units` is generic over beside the type and the number of tokens.
+#[cfg(target_arch = "x86_64")]
+macro_rules! units_driver {
+    ($features:literal, $tiles:ident, $rows:ident, $row_by_row:ident $(, $sums:ty)?) => {
+        /// # Safety
+        /// As for `dot::rows`; the CPU has the level.
+        pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+            let ty = w.weight_type();
+            // SAFETY: by the caller's promise.
+            unsafe {
+                if ty.is_float() {
+                    return floats(w, rows, x, out);
+                }
+                if !alight_types::packed::has_tiles(ty.ggml()) {
+                    return with_rows!(ty, Q => quantized::<Q>(w, rows, x, out));
+                }
+                with_tiles!(ty, Q => as_tiles::<Q>(w, rows, x, out), unreachable!("floats"))
+            }
+        }
+
+        /// Rows of a type that has tiles.
+        unsafe fn as_tiles<Q: $tiles + $rows>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            out: Output<'_>,
+        ) {
+            if const { $row_by_row::<Q>() } {
+                // SAFETY: by the caller's promise.
+                return unsafe { quantized::<Q>(w, rows, x, out) };
+            }
+            $crate::matmul::sizes::tokens_together!(x.tokens(), t, T => {
+                // SAFETY: by the caller's promise.
+                unsafe { some_as_tiles::<Q, T>(w, rows.clone(), x, t, out) }
+            });
+        }
+
+        /// Rows for `T` tokens from token `t` on.
+        ///
+        /// # Safety
+        /// As for [`rows`].
+        #[target_feature(enable = $features)]
+        unsafe fn some_as_tiles<Q: $tiles + $rows, const T: usize>(
+            w: &Matrix<'_>,
+            rows: Range<usize>,
+            x: &Tokens<'_>,
+            t: usize,
+            out: Output<'_>,
+        ) {
+            let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+            // SAFETY: by the caller's promise.
+            unsafe { units::<$($sums,)? Q, T>(w, rows, &x, t, out) }
         }
     };
 }

@@ -50,6 +50,11 @@ impl Blocks {
     }
 }
 
+/// True of no type: rows of every type that has tiles are packed.
+pub(super) const fn never<Q: BlockFormat>() -> bool {
+    Q::FIELDS.is_empty()
+}
+
 #[cold]
 fn copy_rows<Q: BlockFormat>(w: &Matrix<'_>, g: usize, count: usize, to: &mut Columns) -> Blocks {
     let (at, bytes) = (256 / Q::BLOCK * g * Q::BYTES, count * 32 / Q::BLOCK * Q::BYTES);

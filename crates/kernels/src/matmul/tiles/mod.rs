@@ -14,20 +14,13 @@ macro_rules! driver {
         /// # Safety
         /// As for `tiles::rows`; the tokens have 16 bits; the CPU has the level.
         pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
-            let mut t = 0;
-            while t < x.tokens() {
+            $crate::matmul::sizes::tokens_together!(x.tokens(), t, T => {
                 // SAFETY: by the caller's promise.
-                t += unsafe {
-                    match x.tokens() - t {
-                        1 => some::<1>(w, &rows, x, t, out),
-                        2 | 3 => some::<2>(w, &rows, x, t, out),
-                        _ => some::<4>(w, &rows, x, t, out),
-                    }
-                };
-            }
+                unsafe { some::<T>(w, &rows, x, t, out) }
+            });
         }
 
-        /// Rows for `T` tokens from token `t` on; returns the number of tokens.
+        /// Rows for `T` tokens from token `t` on.
         ///
         /// # Safety
         /// As for [`rows`].
@@ -37,7 +30,7 @@ macro_rules! driver {
             x: &Tokens<'_>,
             t: usize,
             out: Output<'_>,
-        ) -> usize {
+        ) {
             let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
             let mut r = rows.start;
             while r < rows.end {
@@ -61,7 +54,6 @@ macro_rules! driver {
                 }
                 r = end;
             }
-            T
         }
     };
 }
