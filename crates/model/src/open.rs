@@ -106,6 +106,7 @@ pub struct Model {
     pool: Pool,
     isa: Isa,
     timings: OpenTimings,
+    content: OnceLock<ModelContent>,
     identity: OnceLock<[u8; 32]>,
 }
 
@@ -228,6 +229,7 @@ impl Model {
             pool,
             isa,
             timings,
+            content: OnceLock::new(),
             identity: OnceLock::new(),
         })
     }
@@ -241,12 +243,16 @@ impl Model {
         })
     }
 
-    /// The content of the files, whatever their layout: a packed file is the same model as its source.
+    /// The content of the files, whatever their layout: a packed file is the same model as its source. It is read the first time only.
     ///
     /// # Errors
     /// A file has changed, or cannot be read.
-    pub fn content(&self) -> Result<ModelContent, ModelError> {
-        content::read(self.store.maps())
+    pub fn content(&self) -> Result<&ModelContent, ModelError> {
+        if let Some(content) = self.content.get() {
+            return Ok(content);
+        }
+        let content = content::read(self.store.maps())?;
+        Ok(self.content.get_or_init(|| content))
     }
 
     /// Returns true if the kernels read weights in tiles: those of a packed file, or those that were packed while they were loaded.

@@ -11,7 +11,7 @@ use crate::common::{Moe, Spec};
 use crate::packed::packed;
 
 fn content(path: &Path) -> ModelContent {
-    Model::open(path, &crate::options()).unwrap().content().unwrap()
+    Model::open(path, &crate::options()).unwrap().content().unwrap().clone()
 }
 
 #[test]

@@ -142,16 +142,16 @@ impl Recorder {
         Recorder {
             model: RecordedModel {
                 name: model.name().to_owned(),
-                architecture: content.as_ref().map(|content| content.architecture.clone()),
-                main_type: content.as_ref().map(|content| content.main_type.to_owned()),
-                hash: content.as_ref().map(|content| hexadecimal(&content.hash)),
+                architecture: content.map(|content| content.architecture.clone()),
+                main_type: content.map(|content| content.main_type.to_owned()),
+                hash: content.map(|content| hexadecimal(&content.hash)),
             },
             computed: ComputationRecord {
                 context,
                 prompt_precision: bits(how.prompt_precision()),
                 cache_type: how.cache_type().to_string(),
                 isa: model.isa().to_string(),
-                tiles: content.as_ref().map(|content| model.has_tiles(content)),
+                tiles: content.map(|content| model.has_tiles(content)),
                 threads: model.threads(),
             },
             template: source.map(|source| hexadecimal(&Sha256::digest(source))),
@@ -180,7 +180,7 @@ impl Recorder {
 }
 
 /// Returns the content of the model's files; `None` if they are not there yet. (A file that cannot be read is an error of every step.)
-pub fn content(model: &Model) -> Option<ModelContent> {
+pub fn content(model: &Model) -> Option<&ModelContent> {
     (!model.is_incoming()).then(|| model.content().ok()).flatten()
 }
 

@@ -22,11 +22,10 @@ pub struct ThisRun {
 impl ThisRun {
     /// This program, with this model.
     pub fn of(model: &Model) -> ThisRun {
-        let content = content(model);
         ThisRun {
             program: Program::this(),
             name: model.name().to_owned(),
-            hash: content.as_ref().map(|content| hexadecimal(&content.hash)),
+            hash: content(model).map(|content| hexadecimal(&content.hash)),
             isa: model.isa(),
         }
     }
