@@ -10,22 +10,10 @@ use std::process::{Child, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::http::Serving;
-use crate::support::said::{self, CONTROL, OWN, TEXT};
+use crate::support::said::{self, CONTROL, OWN, SAID, TEXT};
 use crate::support::{
     Done, PATIENCE, alight, command, done, ended, kill, pty, smollm2, text, wild, with_stdin, write,
 };
-
-/// Thinking, an answer, and the call of a tool.
-const SAID: [(&str, i32); 8] = [
-    ("<think>", OWN),
-    ("\nSo it is.\n", TEXT),
-    ("</think>", OWN),
-    ("\n\nYes", TEXT),
-    (". No.", TEXT),
-    ("<tool_call>", OWN),
-    ("{\"name\": \"f\", \"arguments\": {\"b\": [1]}}", TEXT),
-    ("</tool_call>", OWN),
-];
 
 /// The results, one to a line.
 #[track_caller]

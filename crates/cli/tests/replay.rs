@@ -6,7 +6,7 @@ use std::path::Path;
 use alight_kernels::Isa;
 use serde_json::{Value, json};
 
-use crate::support::said::{self, OWN, TEXT};
+use crate::support::said::{self, SAID, TEXT};
 use crate::support::{Done, alight, smollm2, text, wild, with_stdin, write};
 
 /// A model whose tokens are a character each, and which writes any of them after any other.
@@ -200,18 +200,6 @@ fn the_first_difference_is_shown_with_what_may_be_its_reason() {
         format!("the model is another: 'letters' ({}) answered, this is 'other' (", &hash[..12]);
     differs(replayed(&line, &model, &[]), &[&reason]);
 }
-
-/// Thinking, an answer, and the call of a tool.
-const SAID: [(&str, i32); 8] = [
-    ("<think>", OWN),
-    ("\nSo it is.\n", TEXT),
-    ("</think>", OWN),
-    ("\n\nYes", TEXT),
-    (". No.", TEXT),
-    ("<tool_call>", OWN),
-    ("{\"name\": \"f\", \"arguments\": {\"b\": [1]}}", TEXT),
-    ("</tool_call>", OWN),
-];
 
 #[test]
 fn the_lines_of_a_batch_are_records() {

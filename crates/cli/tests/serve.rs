@@ -7,20 +7,9 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::support::http::Serving;
-use crate::support::said::{self, CONTROL, OWN, TEXT};
+use crate::support::said::{self, CONTROL, OWN, SAID, TEXT};
 use crate::support::{self, alight, everything, gemma3, kill, smollm2, write};
 
-/// Thinking, an answer, and the call of a tool.
-const SAID: [(&str, i32); 8] = [
-    ("<think>", OWN),
-    ("\nSo it is.\n", TEXT),
-    ("</think>", OWN),
-    ("\n\nYes", TEXT),
-    (". No.", TEXT),
-    ("<tool_call>", OWN),
-    ("{\"name\": \"f\", \"arguments\": {\"b\": [1]}}", TEXT),
-    ("</tool_call>", OWN),
-];
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 

@@ -9,6 +9,18 @@ pub const TEXT: i32 = 1;
 pub const CONTROL: i32 = 3;
 pub const OWN: i32 = 4;
 
+/// Thinking, an answer, and the call of a tool.
+pub const SAID: [(&str, i32); 8] = [
+    ("<think>", OWN),
+    ("\nSo it is.\n", TEXT),
+    ("</think>", OWN),
+    ("\n\nYes", TEXT),
+    (". No.", TEXT),
+    ("<tool_call>", OWN),
+    ("{\"name\": \"f\", \"arguments\": {\"b\": [1]}}", TEXT),
+    ("</tool_call>", OWN),
+];
+
 /// Writes a model with a fixed answer. After a prompt that ends with `<go>` it generates all of `tokens`, which must differ from
 /// each other; after one that ends with `<no>` it generates those from index `short` on. Its chat template ends the prompt with
 /// `<no>` if `enable_thinking` is false, and with `<go>` otherwise.
