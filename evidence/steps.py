@@ -13,7 +13,7 @@ from evidence.proof import Inputs, Step, digest
 
 # Everything is built like this, what is run and what is tested: with other options it would be built twice.
 BUILD = ["--release", "--locked", "--workspace"]
-# Examples that a check runs. The others are built by whoever runs them, and checked by `check lints`.
+# Examples that a check runs. `check lints` checks the others, which are built on demand.
 EXAMPLES = ["gguf_dump", "safetensors_dump", "torch_dump", "tokenize", "weight_types"]
 PYTHONS = {VENV: ".venv/bin/python", CUDA: ".venv-cuda/bin/python", WHEEL: "bindings/python/.venv/bin/python", ANY: sys.executable}
 # What makes each of them, and the step in which that happens.
@@ -92,7 +92,7 @@ def steps(everything: bool, only: list[str] | None) -> list[Step]:
             after += ["build", "fetch models"]
         if command.name in ("check aot-gpu",):
             after += ["python"]
-        if command.name in ("check lints",):
+        if command.name == "check lints":
             after += ["build"]
         known = command.name not in EACH_TIME
         found.append(Step(command.name, line, tuple(after), inputs=lambda line=line, bare=command.bare, known=known: of_command(line, bare) if known else None))

@@ -27,7 +27,7 @@ fn unless_raised<T: Send>(
 /// The packed file of the model in this file, which is made if there is none yet. If none can be kept, it is the model's own, and
 /// there is a warning.
 pub fn once(py: Python<'_>, model: &Path) -> PyResult<PathBuf> {
-    // What cannot be read is an error when it is opened.
+    // `Model` reports a file that cannot be read.
     let Ok((shards, false)) = py.detach(|| alight_files::shards_and_layout(model)) else {
         return Ok(model.to_owned());
     };
