@@ -149,8 +149,8 @@ pub(super) struct Destination {
     pub rescale: Option<*const f32>,
 }
 
-/// `R` rows times `NV` vectors of columns, in `P` independent sums over every `P`-th `k`. With `LINES`, columns of a line are stored together, else all.
-struct MicroProduct<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bool> {
+/// `R` rows times `NV` vectors of columns. With `LINES`, columns of a line are stored together, else all.
+struct MicroProduct<B: Source, const R: usize, const NV: usize, const LINES: bool> {
     left: Left,
     right: Right<B::E>,
     k: usize,
@@ -160,9 +160,27 @@ struct MicroProduct<B: Source, const R: usize, const NV: usize, const P: usize, 
     source: PhantomData<B>,
 }
 
-impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bool>
-    MicroProduct<B, R, NV, P, LINES>
-{
+/// The most independent sums of a product.
+const MAX_SUMS: usize = 4;
+
+impl<B: Source, const R: usize, const NV: usize, const LINES: bool> MicroProduct<B, R, NV, LINES> {
+    /// Independent sums, each of every so many `k`.
+    const SUMS: usize = match (LINES, R) {
+        (true, 1) => 4,
+        (true, 2 | 3) | (false, 1) => 2,
+        _ => 1,
+    };
+
+    /// True if [`multiply`] and [`multiply_lines`] call it at this level. Whichever branch a constant takes, the compiler makes the functions of both.
+    const fn is_used<S: Lanes>() -> bool {
+        match (LINES, S::N == WIDEST) {
+            (true, true) => NV == 1 || R > 1,
+            (true, false) => NV == 2,
+            (false, true) => true,
+            (false, false) => NV < 4 || R <= 2,
+        }
+    }
+
     /// Multiplies with rows `from..end` of the right-hand matrix.
     ///
     /// # Safety
@@ -174,7 +192,7 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bo
         let asked = 64 / size_of::<B::E>();
         // SAFETY: the caller's.
         unsafe {
-            let mut sums = [[[S::splat(0.0); NV]; R]; P];
+            let mut sums = [[[S::splat(0.0); NV]; R]; MAX_SUMS];
             let rows: [*const f32; R] = std::array::from_fn(|r| left.p.wrapping_add(r * left.row));
             let offsets: [usize; NV] =
                 std::array::from_fn(|v| v * S::N / LINE * right.line + v * S::N % LINE);
@@ -210,8 +228,8 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bo
                     k += 1;
                 }};
             }
-            while k + P <= end {
-                for phase in 0..P {
+            while k + Self::SUMS <= end {
+                for phase in 0..Self::SUMS {
                     step!(phase);
                 }
             }
@@ -219,7 +237,7 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bo
                 step!(0);
             }
             let mut joined = sums[0];
-            for other in &sums[1..] {
+            for other in &sums[1..Self::SUMS] {
                 for (joined, other) in joined.iter_mut().zip(other) {
                     for (joined, other) in joined.iter_mut().zip(other) {
                         *joined = S::add(*joined, *other);
@@ -231,13 +249,16 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bo
     }
 }
 
-impl<B: Source, const R: usize, const NV: usize, const P: usize, const LINES: bool> Outlined
-    for MicroProduct<B, R, NV, P, LINES>
+impl<B: Source, const R: usize, const NV: usize, const LINES: bool> Outlined
+    for MicroProduct<B, R, NV, LINES>
 {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Lanes>(self) {
+        if !Self::is_used::<S>() {
+            unreachable!("its callers take another size");
+        }
         let to = self.sums;
         // SAFETY: the elements exist and the CPU has the features, as required by `multiply`.
         unsafe {
@@ -286,10 +307,10 @@ pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
 ) {
     let mut c = 0;
     macro_rules! go {
-        ($nv:literal, $p:literal) => {{
+        ($nv:literal) => {{
             // SAFETY: columns c.. exist; the rest is the caller's.
             unsafe {
-                S::outline(MicroProduct::<B, R, $nv, $p, true> {
+                S::outline(MicroProduct::<B, R, $nv, true> {
                     left,
                     right: right.skip_lines(c / LINE),
                     k,
@@ -301,24 +322,9 @@ pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
             c += $nv * S::N;
         }};
     }
-    macro_rules! go_with_sums {
-        ($nv:literal) => {
-            if R == 1 {
-                go!($nv, 4)
-            } else if R <= 3 {
-                go!($nv, 2)
-            } else {
-                go!($nv, 1)
-            }
-        };
-    }
     while c < width {
         // Of one row a line has enough sums.
-        if S::N == WIDEST && (R == 1 || width - c == LINE) {
-            go_with_sums!(1)
-        } else {
-            go_with_sums!(2)
-        }
+        if S::N == WIDEST && (R == 1 || width - c == LINE) { go!(1) } else { go!(2) }
     }
 }
 
@@ -337,11 +343,11 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
 ) {
     let mut c = 0;
     macro_rules! go {
-        ($nv:literal, $p:literal, $tail:expr) => {{
+        ($nv:literal, $tail:expr) => {{
             // SAFETY: columns c.. exist; the rest is the caller's.
             unsafe {
                 let p = right.p.add(c / LINE * right.line + c % LINE);
-                S::outline(MicroProduct::<B, R, $nv, $p, false> {
+                S::outline(MicroProduct::<B, R, $nv, false> {
                     left,
                     right: Right { p, ..right },
                     k,
@@ -353,23 +359,18 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
             c += $nv * S::N;
         }};
     }
-    macro_rules! go_with_sums {
-        ($nv:literal, $tail:expr) => {
-            if R == 1 { go!($nv, 2, $tail) } else { go!($nv, 1, $tail) }
-        };
-    }
     // Sums take at most 24 of 32 registers, or 12 of 16; at least 8 keep two multipliers busy.
     let four = S::N == WIDEST || R <= 2;
     while c < width {
         let rest = width - c;
         if four && rest >= 4 * S::N {
-            go_with_sums!(4, 0)
+            go!(4, 0)
         } else if rest >= 2 * S::N {
-            go_with_sums!(2, 0)
+            go!(2, 0)
         } else if rest >= S::N {
-            go_with_sums!(1, 0)
+            go!(1, 0)
         } else {
-            go_with_sums!(1, rest)
+            go!(1, rest)
         }
     }
 }

@@ -225,8 +225,10 @@ fn power(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// [`fma`] of each lane.
-#[inline(always)]
+/// [`fma`] of each lane. Where it takes some forty instructions, it is a function that is called: inlined, it would be a sixth of the text of this
+/// crate.
+#[cfg_attr(any(target_arch = "aarch64", target_feature = "fma"), inline(always))]
+#[cfg_attr(not(any(target_arch = "aarch64", target_feature = "fma")), inline(never))]
 fn fma_lanes(a: Eight, b: Eight, c: Eight) -> Eight {
     #[cfg(any(target_arch = "aarch64", target_feature = "fma"))]
     return each(|i| a[i].mul_add(b[i], c[i]));
