@@ -22,7 +22,7 @@ def features(*selection: str) -> dict[str, str]:
     return {name.split(" (")[0]: has for name, has in crates}
 
 
-# What has the features that `make run` leaves out, and so is built once more for the tests.
+# What has the features of the command, which can be left out.
 LEFT_OUT = ("alight ", "alight-chat ", "alight-hub ", "alight-python ", "alight-server ", "ureq ")
 
 
@@ -31,7 +31,7 @@ def run(args) -> int:
     together = features("--workspace", "-e", "normal,build,dev")
     selections = {
         "below the Python extension": (features("-p", "alight-python", "-e", "no-dev"), ()),
-        "in `make run`": (features("--workspace", "--no-default-features", "-e", "normal,build,dev"), LEFT_OUT),
+        "without features of the command": (features("--workspace", "--no-default-features", "-e", "normal,build,dev"), LEFT_OUT),
     }
     wrong = 0
     for where, (found, allowed) in selections.items():
