@@ -6,7 +6,7 @@
 case " $* " in
 *" --test "*)
     case " $* " in
-    *" crates/model/tests/"* | *" crates/kernels/tests/"* | *" crates/text/"*) ;;
+    *" crates/kernels/tests/"* | *" crates/text/"*) ;;
     *) set -- "$@" -C opt-level=0 ;;
     esac
     ;;

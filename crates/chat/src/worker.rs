@@ -10,10 +10,6 @@
 //! process from ending ([`Worker::quit`]).
 
 #[cfg(test)]
-#[path = "../../model/tests/common/mod.rs"]
-#[allow(dead_code)] // some of it is only for tests of models
-mod common;
-#[cfg(test)]
 mod tests;
 
 use std::cell::OnceCell;

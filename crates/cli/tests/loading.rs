@@ -69,8 +69,9 @@ fn a_terminal_is_told_how_far_the_model_has_come_until_the_first_token() {
     let text = shown.text();
     let (line, answer) = text.rsplit_once(CLEARED).unwrap();
     assert_eq!(answer, expected.stdout, "{text:?}");
-    // Nothing but the line was shown before, without any colour.
-    assert!(line.split(CLEARED).skip(1).all(|line| line.starts_with("loading [")), "{line:?}");
+    // Nothing but the line was shown before, without any colour. A busy machine may show that the prompt is read, too.
+    let progress = |line: &str| line.starts_with("loading [") || line.starts_with("reading ");
+    assert!(line.split(CLEARED).skip(1).all(progress), "{line:?}");
     assert!(!line.replace(CLEARED, "").contains('\u{1b}'), "{line:?}");
 }
 

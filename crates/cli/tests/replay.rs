@@ -7,7 +7,7 @@ use alight_kernels::Isa;
 use serde_json::{Value, json};
 
 use crate::support::said::{self, SAID, TEXT};
-use crate::support::{Done, alight, smollm2, text, wild, with_stdin, write};
+use crate::support::{Done, alight, everything, smollm2, text, wild, with_stdin, write};
 
 /// A model whose tokens are a character each, and which writes any of them after any other.
 fn letters(folder: &Path, name: &str, seed: u32) -> String {
@@ -452,7 +452,10 @@ fn an_answer_is_equal_in_every_layout_and_at_every_simd_level() {
     // Prompts in bf16 have bits of their own.
     for isa in Isa::available().into_iter().filter(|isa| isa.bits() == Isa::SCALAR.bits()) {
         for file in [&model, text(&packed)] {
-            is_equal(replayed(&line, file, &["--isa", &isa.to_string()]), tokens);
+            // The portable level takes half a minute for both.
+            if isa != Isa::SCALAR || file != model || everything() {
+                is_equal(replayed(&line, file, &["--isa", &isa.to_string()]), tokens);
+            }
         }
     }
 }

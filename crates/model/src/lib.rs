@@ -114,15 +114,7 @@
 
 mod cache;
 mod cancel;
-#[cfg(test)]
-#[path = "../tests/common/mod.rs"]
-#[allow(dead_code)] // some of it is only for tests outside the crate
-mod common;
 mod content;
-#[cfg(test)]
-#[path = "../tests/common/definition.rs"]
-#[allow(dead_code)]
-mod definition;
 pub mod describe;
 mod engine;
 mod error;

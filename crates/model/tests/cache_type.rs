@@ -6,16 +6,13 @@ use alight_model::{
     Request, Session, SessionOptions,
 };
 
-use crate::common::{self, Latent, Spec, tokens};
+use alight_testing::models::{self, Latent, Spec, tokens};
 
 const CACHE: KvType = KvType::Q8_0;
 
 fn open(path: &std::path::Path, isa: Isa) -> Model {
-    let options = OpenOptions {
-        threads: Some(crate::common::threads()),
-        isa: Some(isa),
-        ..OpenOptions::default()
-    };
+    let options =
+        OpenOptions { threads: Some(models::threads()), isa: Some(isa), ..OpenOptions::default() };
     Model::open(path, &options).unwrap()
 }
 
@@ -53,7 +50,7 @@ fn answer(session: &mut Session<'_>, prompt: &[u32]) -> Vec<u32> {
 fn bits_do_not_depend_on_cuts_neighbours_or_files() {
     let folder = tempfile::tempdir().unwrap();
     for path in small(folder.path()) {
-        for isa in crate::common::levels() {
+        for isa in models::levels() {
             let model = open(&path, isa);
             let what = format!("{isa}, {}", path.display());
             let prompt = tokens(150, 290, 5);
@@ -102,8 +99,8 @@ fn bits_do_not_depend_on_cuts_neighbours_or_files() {
 /// Half the memory of keys and values, and logits that differ little: the mean over real text's positions.
 #[test]
 fn answers_of_real_models_change_little() {
-    for file in [common::SMOLLM2, common::GEMMA3] {
-        let Some(path) = common::real_model(file) else { continue };
+    for file in [models::SMOLLM2, models::GEMMA3] {
+        let Some(path) = models::real_model(file) else { continue };
         let model = open(&path, Isa::best());
         let text = "The water cycle describes how water moves on, above and below the surface of the Earth. The sun warms \
                     the oceans, water evaporates into the air, cools, and becomes clouds; it falls as rain or snow and \
@@ -119,7 +116,7 @@ fn answers_of_real_models_change_little() {
             all
         };
         let (exact, rounded) = (logits(KvType::F16), logits(CACHE));
-        let each = exact.iter().zip(&rounded).map(|(a, b)| common::divergence(a, b));
+        let each = exact.iter().zip(&rounded).map(|(a, b)| models::divergence(a, b));
         let mean = each.sum::<f64>() / tokens.len() as f64;
         eprintln!("{file}: mean KL {mean:.6}");
         assert!(mean > 0.0 && mean < 0.003, "{file}: {mean}");

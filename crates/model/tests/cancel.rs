@@ -9,7 +9,7 @@ use alight_model::{
     SamplerOptions, Session, SessionOptions, generate,
 };
 
-use crate::common::{Spec, tokens};
+use alight_testing::models::{Spec, tokens};
 
 /// One that cancels after a number of questions, of which each piece of work asks one.
 #[derive(Clone)]

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use alight_formats::gguf;
 use alight_model::{Load, Model, OpenOptions, Repack, Session, SessionOptions};
 
-use crate::common::{Random, Spec};
+use alight_testing::models::{Random, Spec};
 
 /// Tells a process that it is the victim, and of which file.
 const FILE: &str = "ALIGHT_TEST_CHANGING_FILE";

@@ -5,7 +5,7 @@
 use alight_kernels::Isa;
 use alight_model::{Model, ModelError, OpenOptions, Precision, Session, SessionOptions};
 
-use crate::common::{self, Scaling, Spec, distance, divergence, tokens};
+use alight_testing::models::{self, Scaling, Spec, distance, divergence, tokens};
 
 fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
     let mut all = vec![
@@ -28,8 +28,8 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
         Spec::llama4().write(folder.path()).0,
         Spec::deepseek2_before_2025().write(folder.path()).0,
     ];
-    all.extend(common::real_model(common::SMOLLM2));
-    all.extend(common::real_model(common::GEMMA3));
+    all.extend(models::real_model(models::SMOLLM2));
+    all.extend(models::real_model(models::GEMMA3));
     all
 }
 
@@ -100,10 +100,10 @@ fn a_row_alone_after_the_last_cache_is_what_it_is_among_others() {
 
 #[test]
 fn batches_and_single_tokens_agree() {
-    for file in [common::SMOLLM2, common::GEMMA3] {
-        let Some(path) = common::real_model(file) else { continue };
-        let model = open(&path, crate::common::threads(), Isa::best());
-        let text = std::fs::read_to_string(common::workspace().join("LICENSE-APACHE")).unwrap();
+    for file in [models::SMOLLM2, models::GEMMA3] {
+        let Some(path) = models::real_model(file) else { continue };
+        let model = open(&path, models::threads(), Isa::best());
+        let text = std::fs::read_to_string(models::workspace().join("LICENSE-APACHE")).unwrap();
         let tokens = model.tokenizer().encode(&text[..3000], Default::default()).unwrap();
         let tokens = &tokens[..tokens.len().min(300)];
         let mut singly = Session::new(&model, &SessionOptions::default()).unwrap();
@@ -139,7 +139,7 @@ fn tiers_of_kernels_agree() {
     for path in real_or_small(&folder) {
         let mut reference: Option<[Vec<f32>; 3]> = None;
         for isa in Isa::available().into_iter().rev() {
-            let model = open(&path, crate::common::threads(), isa);
+            let model = open(&path, models::threads(), isa);
             let tokens = tokens(24, model.spec().vocab.min(40_000), 9);
             // A last bit of difference can tip the rounding of an activation; to 16 bits that is a small step.
             let prompt_precision = Precision::Bits16;
@@ -172,7 +172,7 @@ fn tiers_of_kernels_agree() {
 fn a_truncated_sequence_forgets() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = Spec::gemma3().write(folder.path());
-    let model = open(&path, crate::common::threads(), Isa::best());
+    let model = open(&path, models::threads(), Isa::best());
     let (a, b) = (tokens(40, 300, 1), tokens(30, 300, 2));
     let mut fresh = Session::new(&model, &SessionOptions::default()).unwrap();
     fresh.feed(&a[..20]).unwrap();
@@ -193,8 +193,8 @@ fn how_a_prompt_is_cut_does_not_change_a_bit() {
     let folder = tempfile::tempdir().unwrap();
     for path in real_or_small(&folder) {
         let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
-        for isa in crate::common::levels() {
-            let model = open(&path, crate::common::threads(), isa);
+        for isa in models::levels() {
+            let model = open(&path, models::threads(), isa);
             for prompt_precision in [Precision::Bits8, Precision::Bits16] {
                 // Real models are slow in portable code.
                 let (length, cuts) =
@@ -292,7 +292,7 @@ fn ollamas_form_of_gpt_oss_is_the_same_network() {
 fn a_deferred_token_is_part_of_the_sequence() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = Spec::llama().write(folder.path());
-    let model = open(&path, crate::common::threads(), Isa::best());
+    let model = open(&path, models::threads(), Isa::best());
     let all = tokens(10, 300, 3);
     let mut plain = Session::new(&model, &SessionOptions::default()).unwrap();
     plain.feed(&all[..4]).unwrap();
@@ -346,7 +346,7 @@ fn limits_are_errors_that_leave_the_sequence_alone() {
 fn a_file_that_shrinks_is_an_error_that_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = Spec { embd: 256, vocab: 2000, ..Spec::llama() }.write(folder.path());
-    let model = open(&path, crate::common::threads(), Isa::best());
+    let model = open(&path, models::threads(), Isa::best());
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     session.feed(&[1, 2, 3]).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100_000).unwrap();

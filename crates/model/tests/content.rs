@@ -7,8 +7,8 @@ use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{Gguf, parse};
 use alight_model::{Model, ModelContent};
 
-use crate::common::{Moe, Spec};
-use crate::packed::packed;
+use alight_testing::models::{Moe, Spec};
+use alight_testing::packed::packed;
 
 fn content(path: &Path) -> ModelContent {
     Model::open(path, &crate::options()).unwrap().content().unwrap().clone()

@@ -12,10 +12,10 @@ use alight_model::{
 };
 use alight_pages::evict;
 
-use crate::common::{Moe, Spec, tokens};
 #[cfg(target_os = "linux")]
 use crate::disk;
-use crate::packed::{new, packed};
+use alight_testing::models::{self, Moe, Spec, tokens};
+use alight_testing::packed::{new, packed};
 
 fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, ModelError> {
     Model::open(path, &OpenOptions { threads: Some(threads), memory, ..OpenOptions::default() })
@@ -137,14 +137,14 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             SlotOptions { shared: true, shuffled: Some(3), ..usual },
         ];
         for slots in ways {
-            let (threads, memory) = (Some(crate::common::threads()), Some(least + layer / 2));
+            let (threads, memory) = (Some(models::threads()), Some(least + layer / 2));
             let options = OpenOptions { threads, memory, slots, ..OpenOptions::default() };
             let model = Model::open(&path, &options).unwrap();
             assert!(answers(&model) == expected, "{}: {slots:?}", spec.arch);
         }
         // What every token reads can be locked, and experts come all the same.
         let options = OpenOptions {
-            threads: Some(crate::common::threads()),
+            threads: Some(models::threads()),
             memory: Some(least),
             lock: true,
             ..OpenOptions::default()
@@ -226,7 +226,7 @@ fn experts_side_by_side_give_the_same_bits_by_one_read_each() {
         for load in [Load::Auto, Load::Mmap, Load::Direct, Load::Read] {
             for repack in [Repack::Off, Repack::On] {
                 let options = OpenOptions {
-                    threads: Some(crate::common::threads()),
+                    threads: Some(models::threads()),
                     load,
                     repack,
                     ..OpenOptions::default()
@@ -262,7 +262,7 @@ fn experts_side_by_side_give_the_same_bits_by_one_read_each() {
             SlotOptions { direct: false, ..SlotOptions::default() },
             SlotOptions { shuffled: Some(3), ..SlotOptions::default() },
         ] {
-            let (threads, memory) = (Some(crate::common::threads()), Some(least));
+            let (threads, memory) = (Some(models::threads()), Some(least));
             let options = OpenOptions { threads, memory, slots, ..OpenOptions::default() };
             let model = Model::open(&path, &options).unwrap();
             assert!(answers(&model) == expected, "{arch}: {slots:?}");

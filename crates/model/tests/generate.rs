@@ -7,7 +7,7 @@ use alight_model::{
     SessionOptions, generate,
 };
 
-use crate::common::Spec;
+use alight_testing::models::{self, Spec};
 
 fn greedy(
     session: &mut Session<'_>,
@@ -32,11 +32,8 @@ fn greedy(
 /// A model whose greedy answer to [`PROMPT`] has no end token in it for a while.
 fn model(folder: &tempfile::TempDir) -> Model {
     let (path, _) = Spec::llama().write(folder.path());
-    Model::open(
-        &path,
-        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
-    )
-    .unwrap()
+    Model::open(&path, &OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() })
+        .unwrap()
 }
 
 const PROMPT: [u32; 3] = [1, 40, 50];
@@ -98,7 +95,7 @@ fn an_end_token_is_neither_handed_out_nor_kept() {
     std::fs::write(&path, bytes).unwrap();
     let model = Model::open(
         &path,
-        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+        &OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() },
     )
     .unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();

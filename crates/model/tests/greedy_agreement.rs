@@ -10,14 +10,14 @@
 use alight_model::{Model, Session, SessionOptions};
 use alight_text::EncodeOptions;
 
-use crate::common;
+use alight_testing::models;
 
 fn agree(file: &str, record: &str, limit: f64) {
-    if !common::everything() {
+    if !models::everything() {
         return eprintln!("left out: `python -m evidence agree greedy` compares more closely");
     }
-    let Some(path) = common::real_model(file) else { return };
-    let record = common::workspace().join("tests/data/greedy").join(record);
+    let Some(path) = models::real_model(file) else { return };
+    let record = models::workspace().join("tests/data/greedy").join(record);
     let record: serde_json::Value =
         serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
     let model = Model::open(&path, &crate::options()).unwrap();
@@ -67,10 +67,10 @@ fn top(logits: &[f32]) -> u32 {
 
 #[test]
 fn smollm2_agrees() {
-    agree(common::SMOLLM2, "smollm2.json", 0.15);
+    agree(models::SMOLLM2, "smollm2.json", 0.15);
 }
 
 #[test]
 fn gemma3_agrees() {
-    agree(common::GEMMA3, "gemma3.json", 0.6);
+    agree(models::GEMMA3, "gemma3.json", 0.6);
 }

@@ -17,8 +17,8 @@ use alight_model::{
 };
 use alight_pages::{Incoming, Map, Taken};
 
-use crate::common::{Moe, Spec, tokens};
 use crate::experts::least;
+use alight_testing::models::{Moe, Spec, tokens};
 
 /// A thread that receives a file: it copies the ranges that are asked for from the whole one.
 struct Source {

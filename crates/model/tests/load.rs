@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use alight_formats::GgmlType;
 use alight_model::{Load, Model, ModelError, OpenOptions, Repack, Session, SessionOptions};
 
-use crate::common::{self, Moe, Spec, tokens};
+use alight_testing::models::{self, Moe, Spec, tokens};
 
 /// Every way that keeps the layout, or (if `repack`) changes it.
 fn ways(repack: Repack) -> Vec<OpenOptions> {
@@ -37,8 +37,8 @@ fn models(folder: &Path) -> Vec<PathBuf> {
     let experts = Spec { ty: GgmlType::Q8_0, ..Spec::qwen2moe() };
     let mut all: Vec<_> =
         [llama, gemma, odd, experts].iter().map(|spec| spec.write(folder).0).collect();
-    all.extend(common::real_model(common::SMOLLM2));
-    all.extend(common::real_model(common::GEMMA3));
+    all.extend(models::real_model(models::SMOLLM2));
+    all.extend(models::real_model(models::GEMMA3));
     all
 }
 
@@ -92,7 +92,7 @@ fn every_way_gives_the_same_bits() {
         let [rows, tiles] = &by_layout[..] else { panic!("two layouts") };
         for (i, (a, b)) in rows.iter().zip(tiles).enumerate() {
             let most = a.iter().fold(0f32, |m, x| m.max(x.abs()));
-            let off = common::distance(a, b) / most;
+            let off = models::distance(a, b) / most;
             eprintln!("step {i} of {}: layouts differ by {off:.1e} of the largest", path.display());
             assert!(off < 0.05, "step {i} of {}: {off}", path.display());
         }
@@ -101,8 +101,8 @@ fn every_way_gives_the_same_bits() {
 
 #[test]
 fn the_layouts_choose_the_same_words() {
-    for file in [common::SMOLLM2, common::GEMMA3] {
-        let Some(path) = common::real_model(file) else { continue };
+    for file in [models::SMOLLM2, models::GEMMA3] {
+        let Some(path) = models::real_model(file) else { continue };
         let mut answers = Vec::new();
         for repack in [Repack::Off, Repack::On] {
             let options = OpenOptions { repack, ..OpenOptions::default() };
@@ -172,7 +172,7 @@ fn major_faults() -> i64 {
 /// A copy of a real model that a test may evict and cut.
 fn copy(file: &str, folder: &Path) -> Option<PathBuf> {
     let path = folder.join(file);
-    std::fs::copy(common::real_model(file)?, &path).unwrap();
+    std::fs::copy(models::real_model(file)?, &path).unwrap();
     Some(path)
 }
 
@@ -180,7 +180,7 @@ fn copy(file: &str, folder: &Path) -> Option<PathBuf> {
 #[cfg(target_os = "linux")]
 fn nothing_is_left_on_the_disk_after_loading() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let Some(path) = copy(common::SMOLLM2, folder.path()) else { return };
+    let Some(path) = copy(models::SMOLLM2, folder.path()) else { return };
     let file = std::fs::File::open(&path).unwrap();
     for load in [Load::Mmap, Load::Direct, Load::Read] {
         for repack in [Repack::On, Repack::Off] {
@@ -263,7 +263,7 @@ fn a_truncated_file_is_refused_in_every_way() {
 #[test]
 fn a_file_that_shrinks_while_loading() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(real) = common::real_model(common::SMOLLM2) else { return };
+    let Some(real) = models::real_model(models::SMOLLM2) else { return };
     for (load, repack) in [
         (Load::Mmap, Repack::Off),
         (Load::Mmap, Repack::On),
@@ -301,7 +301,7 @@ fn a_file_that_shrinks_while_loading() {
 
 #[test]
 fn dropping_a_model_ends_its_load() {
-    let Some(path) = common::real_model(common::GEMMA3) else { return };
+    let Some(path) = models::real_model(models::GEMMA3) else { return };
     for load in [Load::Mmap, Load::Direct, Load::Read] {
         let options = OpenOptions { load, repack: Repack::On, ..OpenOptions::default() };
         let model = Model::open(&path, &options).unwrap();

@@ -2,7 +2,7 @@
 
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
 
-use crate::common::{Spec, distance, tokens};
+use alight_testing::models::{self, Spec, distance, tokens};
 
 /// The longest sequence that is short.
 const ORIGINAL: usize = 32;
@@ -11,11 +11,8 @@ const BOUND: f32 = 2e-4;
 
 fn model(folder: &tempfile::TempDir, long_context: Option<usize>) -> Model {
     let (path, _) = Spec { long_context, ..Spec::llama() }.write(folder.path());
-    Model::open(
-        &path,
-        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
-    )
-    .unwrap()
+    Model::open(&path, &OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() })
+        .unwrap()
 }
 
 fn session(model: &Model, context: usize) -> Session<'_> {

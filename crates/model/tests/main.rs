@@ -6,14 +6,9 @@
 //! looks at its own thread, memory and files, or it starts a process.
 //! What needs this process for itself is another program, in `Cargo.toml`.
 
-mod common;
-#[path = "common/definition.rs"]
-mod definition;
 #[cfg(target_os = "linux")]
 #[path = "common/disk.rs"]
 mod disk;
-#[path = "common/packed.rs"]
-mod packed;
 #[cfg(target_os = "linux")]
 #[path = "../../pages/tests/common/refuse.rs"]
 mod refuse;
@@ -49,5 +44,8 @@ mod vectors;
 
 /// How a test opens a model if it does not matter.
 fn options() -> alight_model::OpenOptions {
-    alight_model::OpenOptions { threads: Some(common::threads()), ..Default::default() }
+    alight_model::OpenOptions {
+        threads: Some(alight_testing::models::threads()),
+        ..Default::default()
+    }
 }

@@ -10,7 +10,7 @@ use alight_model::{
     SamplerOptions, Session, SessionOptions, Speculate, generate,
 };
 
-use crate::common::{Spec, tokens};
+use alight_testing::models::{self, Spec, tokens};
 
 /// What generating gives: the tokens with what follows them, in bits; and the steps that it took.
 fn answer(
@@ -77,9 +77,9 @@ fn answers_are_those_of_plain_decoding() {
         (Spec { embd: 128, ..Spec::deepseek2() }, GgmlType::F32),
     ] {
         let path = Spec { mtp: true, ty, ..spec }.write(folder.path()).0;
-        for isa in crate::common::levels() {
+        for isa in models::levels() {
             let options = OpenOptions {
-                threads: Some(crate::common::threads()),
+                threads: Some(models::threads()),
                 isa: Some(isa),
                 ..Default::default()
             };

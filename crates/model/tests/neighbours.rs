@@ -13,7 +13,7 @@ use alight_model::{
     Sampler, SamplerOptions, Session, SessionOptions,
 };
 
-use crate::common::{self, Spec, tokens};
+use alight_testing::models::{self, Spec, tokens};
 
 /// Tokens of an answer, and a hash of the bits of the logits that each was chosen by.
 type Answer = Vec<(u32, u64)>;
@@ -38,7 +38,7 @@ fn models(folder: &Path) -> Vec<PathBuf> {
         Spec::deepseek2_before_2025().write(folder).0,
         Spec::llama4().write(folder).0,
     ];
-    all.extend(common::real_model(common::SMOLLM2));
+    all.extend(models::real_model(models::SMOLLM2));
     all
 }
 
@@ -160,11 +160,11 @@ fn answers_do_not_depend_on_their_neighbours() {
     let folder = tempfile::tempdir().unwrap();
     for path in models(folder.path()) {
         let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
-        for isa in crate::common::levels() {
+        for isa in models::levels() {
             if real && isa != Isa::best() {
                 continue;
             }
-            let model = open(&path, crate::common::threads(), isa);
+            let model = open(&path, models::threads(), isa);
             let vocab = model.spec().vocab.min(40_000);
             // All on the best level, some on the others.
             let (count, longest, most) = match (real, isa == Isa::best()) {
@@ -218,7 +218,7 @@ fn request(prompt: Vec<u32>, seed: u64) -> Request {
 fn a_prompt_goes_on_where_it_differs_from_earlier_ones() {
     let folder = tempfile::tempdir().unwrap();
     for (i, path) in models(folder.path()).into_iter().enumerate() {
-        let model = open(&path, crate::common::threads(), Isa::best());
+        let model = open(&path, models::threads(), Isa::best());
         let recurrent = model.spec().layers.iter().any(|layer| {
             !matches!(layer.mixer, None | Some(Mixer::Attention(_) | Mixer::LatentAttention(_)))
         });

@@ -2,9 +2,6 @@
 //! allocator itself, on all threads. It counts for the whole process, so it is a program of its own
 //! without the test harness, whose main thread allocates when it reports.
 
-#[allow(dead_code)] // other tests use the rest
-mod common;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +10,8 @@ use alight_model::{
     Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, Request, RequestId,
     Sampler, SamplerOptions, Session, SessionOptions,
 };
+use alight_testing::models::{self, Moe, Spec};
 use alight_text::StreamDecoder;
-use common::{Moe, Spec};
 
 struct Counting;
 
@@ -70,7 +67,7 @@ fn allocations_of_many(model: &Model) -> u64 {
     let mut answered = 0;
     for i in 0..5 {
         let sampling = SamplerOptions { seed: i, ..samplings()[i as usize] };
-        let prompt = common::tokens(10 + 12 * i as usize, model.spec().vocab, i);
+        let prompt = models::tokens(10 + 12 * i as usize, model.spec().vocab, i);
         engine
             .add(Request {
                 prompt,
@@ -131,8 +128,8 @@ fn main() {
             .write(folder.path())
             .0,
     ];
-    paths.extend(common::real_model(common::SMOLLM2));
-    paths.extend(common::real_model(common::GEMMA3));
+    paths.extend(models::real_model(models::SMOLLM2));
+    paths.extend(models::real_model(models::GEMMA3));
     let mut models: Vec<(PathBuf, Option<u64>)> =
         paths.into_iter().map(|path| (path, None)).collect();
     // Experts that are read when they are chosen.
@@ -161,7 +158,7 @@ fn main() {
             Sampler::new(options, model.spec().vocab).with_breakers(breakers)
         });
         let mut decoder = StreamDecoder::new();
-        let prompt = common::tokens(70, model.spec().vocab, 4);
+        let prompt = models::tokens(70, model.spec().vocab, 4);
 
         let before = COUNT.load(Ordering::Relaxed);
         session.feed(&prompt).unwrap();

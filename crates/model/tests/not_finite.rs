@@ -13,7 +13,7 @@ use alight_model::{
     SessionOptions,
 };
 
-use crate::common::{Moe, Spec};
+use alight_testing::models::{Moe, Spec};
 
 const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 

@@ -11,7 +11,7 @@ use alight_model::{
     Speculate, generate_constrained,
 };
 
-use crate::common::{Spec, tokens};
+use alight_testing::models::{self, Spec, tokens};
 
 fn models(folder: &Path) -> Vec<Model> {
     let quantised = |ty, spec| Spec { ty, ..spec }.write(folder).0;
@@ -22,7 +22,7 @@ fn models(folder: &Path) -> Vec<Model> {
         quantised(GgmlType::F16, Spec::qwen35()),
         Spec::deepseek2().write(folder).0,
     ];
-    let options = OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() };
+    let options = OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() };
     paths.iter().map(|path| Model::open(path, &options).unwrap()).collect()
 }
 

@@ -12,8 +12,8 @@ use alight_model::{
     Session, SessionOptions,
 };
 
-use crate::common::{Latent, Moe, Scaling, Spec, distance, tokens};
-use crate::definition::written;
+use alight_testing::definition::written;
+use alight_testing::models::{self, Latent, Moe, Scaling, Spec, distance, tokens};
 
 /// Runs a model every way there is and compares each with the oracle. Tolerances are relative to
 /// the largest logit: `one` for one token at a time, `many` for batches.
@@ -25,7 +25,7 @@ fn check(spec: &Spec, length: usize, one: f32, many: f32) {
     assert!(size > 0.5, "the model says nothing: {size}");
     for isa in Isa::available() {
         let options = OpenOptions {
-            threads: Some(crate::common::threads()),
+            threads: Some(models::threads()),
             isa: Some(isa),
             ..OpenOptions::default()
         };
@@ -348,7 +348,7 @@ fn encoders_see_what_comes_after() {
         );
         for isa in Isa::available() {
             let options = OpenOptions {
-                threads: Some(crate::common::threads()),
+                threads: Some(models::threads()),
                 isa: Some(isa),
                 ..OpenOptions::default()
             };
@@ -374,7 +374,7 @@ fn an_engine_reads_texts_of_encoders_as_a_whole() {
     let (path, _) = spec.write(folder.path());
     let model = Model::open(
         &path,
-        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+        &OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() },
     );
     let model = model.unwrap();
     let options = EngineOptions { batch: 64, sequences: 4, ..EngineOptions::default() };

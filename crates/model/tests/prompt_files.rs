@@ -13,14 +13,11 @@ use alight_model::{
     PromptFolder, PromptWriteError, Repack, Request, Restored, Session, SessionOptions,
 };
 
-use crate::common::{self, Spec, tokens};
+use alight_testing::models::{self, Spec, tokens};
 
 fn open(path: &Path) -> Model {
-    Model::open(
-        path,
-        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
-    )
-    .unwrap()
+    Model::open(path, &OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() })
+        .unwrap()
 }
 
 fn session(model: &Model) -> Session<'_> {
@@ -76,7 +73,7 @@ fn models(folder: &Path) -> Vec<PathBuf> {
         Spec::deepseek2().write(folder).0,
         Spec { long_context: Some(80), seed: 61, ..Spec::llama() }.write(folder).0,
     ];
-    all.extend(common::real_model(common::SMOLLM2));
+    all.extend(models::real_model(models::SMOLLM2));
     all
 }
 

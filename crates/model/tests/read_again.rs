@@ -10,7 +10,7 @@ use alight_model::{
     Load, Model, ModelError, OpenOptions, Repack, Session, SessionOptions, SlotOptions,
 };
 
-use crate::common::{Moe, Spec, tokens};
+use alight_testing::models::{Moe, Spec, tokens};
 
 /// A file, which can be cut and completed in place.
 struct Made {

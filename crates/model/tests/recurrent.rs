@@ -2,15 +2,14 @@
 
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
 
-use crate::common::{Spec, distance, tokens};
+use alight_testing::models::{self, Spec, distance, tokens};
 
 /// Calls `check` with a model of each kind of recurrent layers.
 fn each(check: impl Fn(&Model)) {
     let folder = tempfile::tempdir().unwrap();
     for spec in Spec::recurrent() {
         let (path, _) = spec.write(folder.path());
-        let options =
-            OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() };
+        let options = OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() };
         check(&Model::open(&path, &options).unwrap());
     }
 }

@@ -7,13 +7,13 @@ use std::path::Path;
 use alight_formats::{GgmlType, gguf};
 use alight_model::{Load, Model, ModelError, OpenOptions, Repack, Session, SessionOptions};
 
-use crate::common::{self, Moe, Spec};
 use crate::refuse;
+use alight_testing::models::{self, Moe, Spec};
 
 fn logits(path: &Path, options: &OpenOptions) -> Result<Vec<f32>, ModelError> {
     let model = Model::open(path, options)?;
     let mut session = Session::new(&model, &SessionOptions::default())?;
-    session.feed(&common::tokens(20, 300, 1)).map(<[f32]>::to_vec)
+    session.feed(&models::tokens(20, 300, 1)).map(<[f32]>::to_vec)
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {

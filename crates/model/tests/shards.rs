@@ -3,16 +3,16 @@
 use alight_formats::GgmlType;
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
 
-use crate::common::{self, Spec};
+use alight_testing::models::{self, Spec};
 
 fn logits(path: &std::path::Path) -> Vec<f32> {
     let model = Model::open(
         path,
-        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
+        &OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() },
     )
     .unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
-    session.feed(&common::tokens(9, 300, 1)).unwrap().to_vec()
+    session.feed(&models::tokens(9, 300, 1)).unwrap().to_vec()
 }
 
 #[test]

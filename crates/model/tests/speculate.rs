@@ -11,7 +11,7 @@ use alight_model::{
     Request, Sampler, SamplerOptions, Session, SessionOptions, Speculate, generate,
 };
 
-use crate::common::{self, Spec, tokens};
+use alight_testing::models::{self, Spec, tokens};
 
 /// What a call gives: the tokens, how it ended, the position, and the bits of the logits of what would follow.
 #[derive(Debug, PartialEq)]
@@ -103,9 +103,9 @@ const ALL: [Speculate; 6] = [
     Speculate::Tokens(7),
 ];
 
-/// Lengths of drafts: all with small models. With a real one, which takes most of the time, only `make test-all` tries all of them.
-fn lengths(real: bool) -> &'static [Speculate] {
-    if real && !common::everything() { &ALL[..2] } else { &ALL }
+/// Lengths of drafts: all of them if there are `few` answers to be compared, else only in `make test-all`.
+fn lengths(few: bool) -> &'static [Speculate] {
+    if few || models::everything() { &ALL } else { &ALL[..2] }
 }
 
 fn models(folder: &std::path::Path) -> Vec<PathBuf> {
@@ -122,7 +122,7 @@ fn models(folder: &std::path::Path) -> Vec<PathBuf> {
         quantised(GgmlType::F16, Spec::nemotron_h()),
         Spec { long_context: Some(80), seed: 61, ..Spec::llama() }.write(folder).0,
     ];
-    all.extend(common::real_model(common::SMOLLM2));
+    all.extend(models::real_model(models::SMOLLM2));
     all
 }
 
@@ -132,13 +132,13 @@ fn answers_are_those_of_plain_decoding() {
     for (i, path) in models(folder.path()).into_iter().enumerate() {
         let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
         let (mut plain_steps, mut drafted_steps) = (0, 0);
-        for isa in crate::common::levels() {
+        for isa in models::levels() {
             for repack in [Repack::Off, Repack::On] {
                 if real && (isa != Isa::best() || repack == Repack::Off) {
                     continue;
                 }
                 let options = OpenOptions {
-                    threads: Some(crate::common::threads()),
+                    threads: Some(models::threads()),
                     isa: Some(isa),
                     repack,
                     ..Default::default()
@@ -148,7 +148,7 @@ fn answers_are_those_of_plain_decoding() {
                     let asked = asked(&model, seed);
                     let (plain, done) = answer(&model, &asked, Speculate::Off);
                     assert_eq!((done.tokens, done.steps), (40, 39));
-                    for &speculate in lengths(real) {
+                    for &speculate in lengths(!real) {
                         let (found, done) = answer(&model, &asked, speculate);
                         let what = format!("{speculate:?}, seed {seed}, {isa}, {}", path.display());
                         assert!(found == plain, "{what}");
@@ -172,11 +172,8 @@ fn answers_with_a_draft_model_are_those_without() {
     let folder = tempfile::tempdir().unwrap();
     let write = |spec: Spec| {
         let path = Spec { ty: GgmlType::Q4_0, ..spec }.write(folder.path()).0;
-        Model::open(
-            &path,
-            &OpenOptions { threads: Some(crate::common::threads()), ..Default::default() },
-        )
-        .unwrap()
+        Model::open(&path, &OpenOptions { threads: Some(models::threads()), ..Default::default() })
+            .unwrap()
     };
     // The model itself is nearly always right, a model of other weights hardly ever.
     let [llama, other, qwen35, lfm2, granite] = [
@@ -230,7 +227,7 @@ fn a_model_with_other_tokens_cannot_draft() {
     let folder = tempfile::tempdir().unwrap();
     let open = |spec: Spec| Model::open(&spec.write(folder.path()).0, &crate::options()).unwrap();
     let model = open(Spec::llama());
-    let Some(smollm2) = common::real_model(common::SMOLLM2) else { return };
+    let Some(smollm2) = models::real_model(models::SMOLLM2) else { return };
     let other = Model::open(&smollm2, &crate::options()).unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     let error = session.draft_with(&other).unwrap_err().to_string();
@@ -345,7 +342,7 @@ fn engines_draft_for_each_sequence() {
                 [vec![one(seed)], vec![one(seed), one(0), one(3), one(5)], vec![short(seed)]]
             {
                 let (plain, plain_steps) = of_engine(&model, None, &case, Speculate::Off);
-                for &speculate in lengths(real) {
+                for &speculate in lengths(false) {
                     for (i, draft) in [None, Some(&model)].into_iter().enumerate() {
                         let (found, drafted) = of_engine(&model, draft, &case, speculate);
                         let what = format!("{speculate:?}, seed {seed}, {}", path.display());
@@ -419,11 +416,8 @@ fn a_draft_model_that_fails_fails_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     let open = |spec: Spec| {
         let path = Spec { ty: GgmlType::Q4_0, ..spec }.write(folder.path()).0;
-        Model::open(
-            &path,
-            &OpenOptions { threads: Some(crate::common::threads()), ..Default::default() },
-        )
-        .unwrap()
+        Model::open(&path, &OpenOptions { threads: Some(models::threads()), ..Default::default() })
+            .unwrap()
     };
     let model = open(Spec::llama());
     let vocab = model.spec().vocab;

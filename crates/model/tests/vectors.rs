@@ -2,14 +2,11 @@
 
 use alight_model::{Model, ModelError, OpenOptions, Session, SessionOptions};
 
-use crate::common::{Spec, tokens};
+use alight_testing::models::{self, Spec, tokens};
 
 fn open(path: &std::path::Path) -> Model {
-    Model::open(
-        path,
-        &OpenOptions { threads: Some(crate::common::threads()), ..OpenOptions::default() },
-    )
-    .unwrap()
+    Model::open(path, &OpenOptions { threads: Some(models::threads()), ..OpenOptions::default() })
+        .unwrap()
 }
 
 fn session(model: &Model, batch: usize) -> Session<'_> {

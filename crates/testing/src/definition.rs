@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 
-use crate::common::{Latent, Moe, Scaling, Spec};
+use crate::models::{Latent, Moe, Scaling, Spec};
 
 /// Logits `[tokens][vocab]` of a model, by the definition.
 pub struct Oracle<'s> {

@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 
 use alight_model::{Load, OpenOptions, Repack};
 
-use super::common::Spec;
 use super::*;
+use alight_testing::models::Spec;
 
 /// No step of a test takes as long.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -2,13 +2,10 @@
 
 use std::path::Path;
 
-#[path = "../../../model/tests/common/mod.rs"]
-#[allow(dead_code)] // some of it is for the tests of models alone
-mod common;
-
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
-pub use common::{Moe, Spec};
+use alight_testing::models::Random;
+pub use alight_testing::models::{Moe, Spec};
 
 /// What its tokens are, except for the letter `a`.
 pub const WILD: [&str; 9] = [
@@ -31,7 +28,7 @@ pub fn model(folder: &Path) -> String {
 
 /// The same of other extents.
 pub fn model_of(folder: &Path, spec: Spec) -> String {
-    let mut random = common::Random(7);
+    let mut random = Random(7);
     let file = builder(spec).file(|_, out| {
         for weight in out.chunks_exact_mut(4) {
             weight.copy_from_slice(&(0.2 * random.signed()).to_le_bytes());

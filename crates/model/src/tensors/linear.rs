@@ -260,10 +260,10 @@ mod tests {
     use alight_formats::{GgmlType, gguf};
 
     use super::*;
-    use crate::common::{Recurrence, Spec, distance, tokens};
-    use crate::definition::Oracle;
     use crate::engine::{Session, SessionOptions};
     use crate::open::{Model, OpenOptions};
+    use alight_testing::definition::Oracle;
+    use alight_testing::models::{Recurrence, Spec, distance, tokens};
 
     fn open(path: &Path) -> Model {
         Model::open(path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap()

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::common::{Latent, Recurrence, Spec, distance};
+use alight_testing::models::{Latent, Recurrence, Spec, distance};
 
 use super::super::session::{Session, SessionOptions};
 use super::*;

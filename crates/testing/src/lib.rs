@@ -1,0 +1,14 @@
+//! What tests of several crates share: [`models`] are small random ones of every architecture, written as files; [`definition`] computes
+//! in float64 what they have to; [`packed`] writes the packed form of a file from its description alone.
+//!
+//! It depends on nothing that it is used to test but the GGUF writer and the conversions of numbers. It is optimised, as the programs of tests are
+//! not (`scripts/rustc_for_tests.sh`): the definition is most of what tests of models compute.
+
+#![expect(
+    missing_docs,
+    reason = "what is not documented has the name of the key or tensor in GGUF that it becomes"
+)]
+
+pub mod definition;
+pub mod models;
+pub mod packed;
