@@ -256,7 +256,7 @@ fn two_commands_are_compared_in_turns() {
 #[test]
 fn the_whole_tree_is_more_than_its_largest_process() {
     let hold =
-        "dd if=/dev/zero bs=32M count=1 iflag=fullblock 2>/dev/null | (sleep 0.8; cat >/dev/null)";
+        "dd if=/dev/zero bs=32M count=1 iflag=fullblock 2>/dev/null | (sleep 2; cat >/dev/null)";
     let line = format!("({hold}) & ({hold}) & ({hold}); wait");
     let run = one(&["--tree", "sh", "-c", &line]);
     assert!((32 * MIB..48 * MIB).contains(&number(&run, "max_rss_bytes")), "{run}");
