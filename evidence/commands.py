@@ -70,7 +70,7 @@ COMMANDS = (
     Command("agree pretokenizers", BY_HAND, VENV, "cargo", "every pre-tokenizer beside llama.cpp, on all pairs of bytes or on llama.cpp's vocabularies"),
     Command("agree quantised", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "`alight quantize` beside llama.cpp's quantizer, from the same F32 file"),
     Command("agree tokenizers", BY_HAND, VENV, f"{BUILD}, fetch models tokenizers, sentencepiece, tiktoken", "published tokenizers, converted, beside the libraries they are made for"),
-    Command("agree tokens", BY_HAND, VENV, f"cargo, {MODELS}", "token ids beside llama.cpp's and Hugging Face's", test=""),
+    Command("agree tokens", BY_HAND, VENV, f"cargo, {MODELS}", "token ids beside llama.cpp's and Hugging Face's", test="--hf smollm2", test_all=""),
     Command("agree transformers", BY_HAND, OWN, f"{BUILD}, torch, transformers, gguf", "every architecture beside Hugging Face transformers in float64"),
     Command("bench before-after", BY_HAND, VENV, f"cargo, {MODELS}, 6 GB of disk", "whether a change costs speed: another commit beside the working tree"),
     Command("bench collective", BY_HAND, WHEEL, "make installed-wheel", "the fused collective beside lax.psum, residual and norm"),
