@@ -1,4 +1,4 @@
-//! What tests of several crates share: [`models`] are small random ones of every architecture, written as files; [`definition`] computes
+//! Code that tests of several crates share: [`models`] are small random ones of every architecture, written as files; [`definition`] computes
 //! in float64 what they have to; [`packed`] writes the packed form of a file from its description alone.
 //!
 //! It depends on nothing that it is used to test but the GGUF writer and the conversions of numbers. It is optimised, as the programs of tests are
@@ -6,7 +6,7 @@
 
 #![expect(
     missing_docs,
-    reason = "what is not documented has the name of the key or tensor in GGUF that it becomes"
+    reason = "fields without a comment have the name of the GGUF key or tensor that they become"
 )]
 
 pub mod definition;

@@ -1,4 +1,4 @@
-//! What several tests share: small random models, written as GGUF files.
+//! Small random models, written as GGUF files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ pub struct Spec {
     pub window: Option<(usize, usize)>,
     /// Tokens see none after them.
     pub causal: bool,
-    /// What most layers have in place of attention, and the interval at which there is attention.
+    /// The part that most layers have in place of attention, and the interval at which there is attention.
     pub recurrent: Option<(Recurrence, usize)>,
     /// Where each layer has one part: a letter for each, `m` for what `recurrent` says, `a` for attention, `f` for a
     /// feed-forward part.
@@ -468,7 +468,7 @@ impl Spec {
         ["qwen3", "qwen35", "gemma3", "gemma3n", "qwen3moe", "lfm2"].contains(&self.arch)
     }
 
-    /// What the norm before the feed-forward part is called.
+    /// The name of the norm before the feed-forward part.
     pub fn second_norm(&self) -> &'static str {
         match self.arch {
             "gpt-oss" | "qwen35" | "seed_oss" => "post_attention_norm",
@@ -588,7 +588,7 @@ impl Spec {
                 }
             }
             if self.arch == "gemma3n" {
-                self.beside_streams(&mut add);
+                self.add_streams(&mut add);
             }
             if self.is_gemma() {
                 add("post_attention_norm.weight", &[self.embd]);
@@ -632,7 +632,7 @@ impl Spec {
         }
     }
 
-    /// What a layer has in place of attention, if anything.
+    /// The part that a layer has in place of attention, if any.
     fn recurrence(&self, layer: usize) -> Option<Recurrence> {
         let (recurrence, interval) = self.recurrent?;
         let here = match self.letter(layer) {
@@ -642,7 +642,7 @@ impl Spec {
         here.then_some(recurrence)
     }
 
-    /// What comes before and after the layers, except for the embedding.
+    /// Tensors that come before and after the layers, except for the embedding.
     fn outside_of_layers(&self, all: &mut Vec<(String, Vec<usize>)>) {
         let last = if self.arch == "lfm2" { "token_embd_norm" } else { "output_norm" };
         all.push((format!("{last}.weight"), vec![self.embd]));
@@ -679,8 +679,8 @@ impl Spec {
         self.arch != "gemma3n" || layer + SHARED_KV < self.layers
     }
 
-    /// What a layer of Gemma 3n has beside a Gemma's.
-    fn beside_streams(&self, add: &mut impl FnMut(&str, &[usize])) {
+    /// The tensors that a layer of Gemma 3n has in addition to those of Gemma 3.
+    fn add_streams(&self, add: &mut impl FnMut(&str, &[usize])) {
         let e = self.embd;
         for (name, shape) in [
             ("laurel_l", vec![e, 64]),
@@ -699,7 +699,7 @@ impl Spec {
         }
     }
 
-    /// What a layer has instead of two parts.
+    /// The one part that a layer has instead of two parts.
     fn letter(&self, layer: usize) -> Option<char> {
         self.layout.chars().nth(layer)
     }

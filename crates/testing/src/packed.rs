@@ -11,7 +11,7 @@ pub fn new<'a>(info: &'a TensorInfo<'_>, packed: bool) -> New<'a> {
     New { name: info.name, ty: info.ty, packed, shape: info.shape() }
 }
 
-/// The packed form of a file, with experts side by side (version 2) or not (version 1), beside it.
+/// Writes the packed form of a file next to it, with experts interleaved (version 2) or not (version 1).
 pub fn packed(path: &Path, version: u32) -> PathBuf {
     let bytes = std::fs::read(path).unwrap();
     let source = parse(&bytes).unwrap();

@@ -164,7 +164,7 @@ struct MicroProduct<B: Source, const R: usize, const NV: usize, const LINES: boo
 const MAX_SUMS: usize = 4;
 
 impl<B: Source, const R: usize, const NV: usize, const LINES: bool> MicroProduct<B, R, NV, LINES> {
-    /// Independent sums, each of every so many `k`.
+    /// Independent sums: of every `k`, every second or every fourth one.
     const SUMS: usize = match (LINES, R) {
         (true, 1) => 4,
         (true, 2 | 3) | (false, 1) => 2,
