@@ -82,6 +82,7 @@ COMMANDS = (
     Command("bench gpu-jax", BY_HAND, OWN, "run by `bench gpu`", "the collective in JAX beside XLA's own operations", "gpu.bench_jax"),
     Command("bench gpu-load", BY_HAND, OWN, "run by `bench gpu`", "a safetensors file onto a GPU, beside the safetensors library", "gpu.bench_load"),
     Command("bench gpu-models", BY_HAND, OWN, "a GPU, make gpu-files, jax for CUDA", "a whole model on one GPU: decode, prompts and batches", "gpu.bench_models"),
+    Command("bench growth", BY_HAND, VENV, f"{BUILD}, {MODELS}, 5 GB of disk", "how cost grows with depth, length, size, sequences, stored prompts, experts and lines: exponents"),
     Command("bench jax-decode", BY_HAND, WHEEL, f"make installed-wheel, {BUILD}, {MODELS}", "decoding in JAX on CPU devices, and the share of the collective"),
     Command("bench jax-folder", BY_HAND, WHEEL, "make installed-wheel, safetensors, orbax-checkpoint, 5 GB of disk", "a Hugging Face folder onto eight CPU devices, beside safetensors and orbax"),
     Command("bench jax-start", BY_HAND, ANY, f"make test-python, {BUILD}, {MODELS}", "a fresh JAX process to its first token, cold and with kept programs"),

@@ -24,11 +24,16 @@ QWEN3_30B_A3B = tiny_models.Tiny(
 )  # fmt: skip
 
 
-def write(m: tiny_models.Tiny, path: Path, matrices: str = "BF16") -> Path:
-    """Matrices of that type, the rest as F32, as are routers. Of the tokenizer, tokens of a number."""
+def add_numbers(writer, m: tiny_models.Tiny) -> None:
+    """Of the tokenizer, tokens alone, of a number."""
+    writer.add_token_list([str(number) for number in range(m.vocab)])
+
+
+def write(m: tiny_models.Tiny, path: Path, matrices: str = "BF16", vocabulary=add_numbers) -> Path:
+    """Matrices of that type, the rest as F32, as are routers."""
     writer = gguf.GGUFWriter(path, m.arch)
     tiny_models.add_metadata(writer, m)
-    writer.add_token_list([str(number) for number in range(m.vocab)])
+    vocabulary(writer, m)
     end = 0
     for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm, experts=m.experts, expert_ff=m.expert_ff).items():
         small = len(shape) > 1 and not any(part in name for part in networks.ALWAYS_F32)

@@ -128,6 +128,30 @@ def roofline(title: str, about: list[str], lines: list[Line], limits: list[tuple
     return picture(title, about, body, upper + height + 46)
 
 
+def growth(title: str, about: list[str], panels: list[tuple[str, Line]]) -> str:
+    """A panel for each line, named; all axes are logarithmic, and a step is as long on one as on the other, so that a slope is an exponent."""
+    left, right, y, body = 90, WIDTH - 40, top(about) + 8, ""
+    for name, one in panels:
+        (x0, _), (x1, _) = one.points[0], one.points[-1]
+        least, most = min(cost for _, cost in one.points), max(cost for _, cost in one.points)
+        per_step = (right - left) / log2(x1 / x0)
+        height = max(24, per_step * log2(most / least))
+        body += text(12, y + 16, name, "group")
+        upper = y + 40
+
+        def at(point: tuple[float, float], x0: float = x0, least: float = least, per_step: float = per_step, lower: float = upper + height) -> tuple[float, float]:
+            return left + per_step * log2(point[0] / x0), lower - per_step * log2(point[1] / least)
+
+        ends = [at(point) for point in one.points]
+        body += line("axis", left, upper + height + 6, right, upper + height + 6)
+        body += f'<polyline class="line {one.colour}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in ends)}"/>\n'
+        for (x, height_of), (size, cost) in zip(ends, one.points):
+            body += f'<circle class="{one.colour}" cx="{x:.1f}" cy="{height_of:.1f}" r="4"/>\n' + text(x, height_of - 9, f"{cost:.3g}", "", "middle")
+            body += text(x, upper + height + 22, f"{size:,g}", "small", "middle")
+        y = upper + height + 28
+    return picture(title, about, body, y + 8)
+
+
 # Where the axis of `dots` begins and ends, and the two columns behind it.
 FROM, TO, VALUE, SAID = 208, 560, 574, 752
 DOTS = """\

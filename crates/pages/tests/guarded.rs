@@ -78,10 +78,11 @@ fn a_file_of_ours_is_written_read_replaced_and_removed() {
         assert_eq!(text, [MAGIC, rest].concat());
         let metadata = fs::metadata(real.join(NAME)).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
-        let files = folder.files().unwrap();
+        let files = folder.files(|_| true).unwrap();
         assert_eq!((files.len(), files[0].name.as_os_str()), (1, name));
         assert_eq!(files[0].bytes, metadata.len());
         assert_eq!(files[0].modified, metadata.modified().unwrap());
+        assert!(folder.files(|other| other != name).unwrap().is_empty());
     }
     // The folder is the one that was opened, wherever it is now.
     let moved = place.path().join("moved");
@@ -137,7 +138,7 @@ fn what_is_not_ours_stays_and_is_not_read() {
             NotOurs::Magic => drop(read.unwrap()),
             _ => assert_eq!(why(&read.unwrap_err()), expected),
         }
-        let files = folder.files().unwrap();
+        let files = folder.files(|_| true).unwrap();
         assert!(!files.iter().any(|file| file.name == NAME) || expected == NotOurs::Magic);
         assert_eq!(([look(&path), look(&victim)], names(place.path())), (before, all));
     }
@@ -178,7 +179,7 @@ fn files_of_others_in_a_folder_of_ours_are_left_alone() {
         assert_eq!(why(&folder.read(name).unwrap_err()), NotOurs::OfOthers);
         assert_eq!(why(&write(&folder, b"two").unwrap_err()), NotOurs::OfOthers);
         assert_eq!(why(&folder.remove(name).unwrap_err()), NotOurs::OfOthers);
-        assert!(folder.files().unwrap().is_empty());
+        assert!(folder.files(|_| true).unwrap().is_empty());
     }
     assert_eq!(fs::read(&path).unwrap(), [MAGIC, b"one"].concat());
 }

@@ -148,10 +148,7 @@ impl PromptFolder {
         // A folder that cannot be used has no prompts; writing to it reports why.
         let Ok(Some(folder)) = self.open() else { return (best, ignored) };
         let beginning = beginning(key, tokens);
-        for GuardedFile { name, .. } in files(&folder).unwrap_or_default() {
-            if !name.as_encoded_bytes().starts_with(beginning.as_bytes()) {
-                continue;
-            }
+        for GuardedFile { name, .. } in files_of(&folder, &beginning).unwrap_or_default() {
             let opened = PromptFile::open(&folder, &name).and_then(|file| {
                 if file.header.key != *key {
                     return Err(PromptFileError::Foreign);
@@ -227,8 +224,18 @@ impl PromptFolder {
 /// # Errors
 /// The folder cannot be read.
 fn files(folder: &GuardedFolder) -> Result<Vec<GuardedFile>, GuardedError> {
-    let mut files = folder.files()?;
-    files.retain(|file| Path::new(&file.name).extension().is_some_and(|e| e == EXTENSION));
+    files_of(folder, "")
+}
+
+/// Those of them whose names have this prefix.
+///
+/// # Errors
+/// The folder cannot be read.
+fn files_of(folder: &GuardedFolder, prefix: &str) -> Result<Vec<GuardedFile>, GuardedError> {
+    let mut files = folder.files(|name| {
+        name.as_encoded_bytes().starts_with(prefix.as_bytes())
+            && Path::new(name).extension().is_some_and(|e| e == EXTENSION)
+    })?;
     files.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.name.cmp(&b.name)));
     Ok(files)
 }
