@@ -8,7 +8,7 @@ mod common;
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
-pub use common::{Moe, Spec};
+pub use common::{Moe, Spec, shards_of};
 
 /// What its tokens are, except for the letter `a`.
 pub const WILD: [&str; 9] = [
