@@ -1,4 +1,5 @@
-"""`alight pull` beside the Python package huggingface_hub, in one cache: what one has fetched the other finds, both at the same time.
+"""`alight pull` next to the Python package huggingface_hub, in one cache: what one has fetched the other finds, both at the same time,
+and a model that is kept packed is no file of the hub to it.
 
 The hub is a server of this process that speaks its API: a listing, files that are stored beside git and come from another server,
 ranges. What it does when it lies is tested in `crates/hub/tests`; here another hand judges what is in the cache.
@@ -22,7 +23,7 @@ import threading
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, tiny_models
 from evidence.lib.checks import Checks
 
 REPO, COMMIT = "org/model-GGUF", "0123456789abcdef0123456789abcdef01234567"
@@ -35,6 +36,16 @@ import json, huggingface_hub as hub
 paths = [hub.hf_hub_download({repo!r}, name, local_files_only=True) for name in {names!r}]
 folder = hub.snapshot_download({repo!r}, local_files_only=True)
 print(json.dumps([folder, *paths]))
+"""
+# The file of the hub in the cache, or null.
+CACHED = """
+import json, huggingface_hub as hub
+found = hub.try_to_load_from_cache({repo!r}, {names[0]!r})
+print(json.dumps(found if isinstance(found, str) else None))
+"""
+FETCH = """
+import json, huggingface_hub as hub
+print(json.dumps(hub.hf_hub_download({repo!r}, {names[0]!r})))
 """
 ONLINE = """
 import json, huggingface_hub as hub
@@ -252,6 +263,75 @@ def killed(hub: Hub, cache: Cache, checks: Checks) -> None:
     checks.add(Path(again["path"]).read_bytes() == hub.files[LARGE], "to the right bytes")
 
 
+def kept_packed(_hub: Hub, cache: Cache, checks: Checks) -> None:
+    """A packed model is alight's alone: huggingface_hub scans and deletes it, never takes it for the hub's file, and fetches its own."""
+    hub = packable(cache)
+    digest, snapshot = hub.hashes[LARGE], cache.path / "models--org--model-GGUF/snapshots" / COMMIT
+    blobs, link = cache.path / "models--org--model-GGUF/blobs", snapshot / LARGE.replace(".gguf", ".packed.gguf")
+    packed_blob = blobs / f"{digest}.alight.packed"
+    (kept,) = cache.ours("pull", "--pack", REPO)
+    checks.add(kept["packed"] and kept["path"] == str(link) and hub.taken() == len(hub.files[LARGE]), "alight pull --pack: the bytes, once")
+    checks.add(list(blobs.iterdir()) == [packed_blob], "and the packed file alone is kept")
+    scanned = cache.theirs(SCAN)
+    checks.add(not scanned["warnings"] and not scanned["incomplete"], f"huggingface_hub scans a cache with a packed file {scanned['warnings']}")
+    checks.add(scanned["files"] == {str(link): packed_blob.stat().st_size}, "and counts it")
+    checks.add(cache.theirs(CACHED) is None, "huggingface_hub does not take it for the hub's file")
+    checks.add(restored(cache, link) == hub.files[LARGE], "alight unpack: the bytes of the hub")
+    (again,) = cache.ours("pull", REPO)
+    checks.add(again["path"] == str(link) and hub.taken() == 0, "alight fetches nothing again")
+    fetched = Path(cache.theirs(FETCH))
+    checks.add(fetched == snapshot / LARGE and fetched.read_bytes() == hub.files[LARGE], "huggingface_hub fetches its own next to it")
+    (listed,) = cache.ours("list")
+    checks.add(listed["path"] == str(link), "of the two, alight lists the packed one, once")
+    hub.taken()
+    (again,) = cache.ours("pull", "--pack", "--offline", REPO)
+    checks.add(again["path"] == str(link) and list(blobs.iterdir()) == [packed_blob] and not fetched.exists(), "and --pack keeps that alone again")
+    cache.ended(cache.start(cache.alight, "rm", REPO))
+    scanned = cache.theirs(SCAN)
+    checks.add(not scanned["files"] and not scanned["warnings"] and not packed_blob.exists(), "alight rm removes it")
+
+
+def packed_of_theirs(_hub: Hub, cache: Cache, checks: Checks) -> None:
+    """What huggingface_hub has fetched is packed without a network, and deleted by it; a kill in the middle loses neither form."""
+    hub = packable(cache)
+    fetched = Path(cache.theirs(FETCH))
+    hub.taken()
+    blobs = cache.path / "models--org--model-GGUF/blobs"
+    process = cache.start(cache.alight, "pull", "--pack", "--offline", REPO)
+    while process.poll() is None and [file.name for file in blobs.iterdir()] == [hub.hashes[LARGE]]:
+        time.sleep(0.0005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (found,) = cache.ours("list")
+    content = Path(found["path"]).read_bytes() if not found["packed"] else restored(cache, Path(found["path"]))
+    checks.add(content == hub.files[LARGE], f"after a kill one form is there, and whole (packed: {found['packed']})")
+    scanned = cache.theirs(SCAN)
+    checks.add(not scanned["warnings"], f"and huggingface_hub scans what it has left {scanned['warnings']}")
+    (kept,) = cache.ours("pull", "--pack", "--offline", REPO)
+    link = fetched.with_name(fetched.name.replace(".gguf", ".packed.gguf"))
+    checks.add(kept["path"] == str(link) and not fetched.exists() and hub.taken() == 0, "what huggingface_hub has fetched is packed without a network")
+    checks.add(restored(cache, link) == hub.files[LARGE], "to what is the hub's file again")
+    cache.theirs(DELETE)
+    checks.add(cache.ours("list") == [] and not list(blobs.glob("*")), "huggingface_hub deletes it with its revision")
+
+
+def packable(cache: Cache) -> Hub:
+    """A hub with a model that can be packed, which the cache is now of."""
+    model = tiny_models.Tiny("tiny", "llama", layers=2, embd=1024, ff=2048, heads=8, head_dim=128, kind="Q4_0")
+    path = tiny_models.write(model, cache.path.parent / LARGE)
+    hub = Hub({LARGE: path.read_bytes()})
+    cache.environment["HF_ENDPOINT"] = hub.address
+    return hub
+
+
+def restored(cache: Cache, packed: Path) -> bytes:
+    """The bytes of which a packed file was made."""
+    path = cache.path.parent / "restored.gguf"
+    path.unlink(missing_ok=True)
+    cache.ended(cache.start(cache.alight, "unpack", packed, "-o", path))
+    return path.read_bytes()
+
+
 def over_tls(hub: Hub, cache: Cache, checks: Checks) -> None:
     """A hub with a certificate: it is looked at, and no redirect leads away from it to a server without one."""
     if not shutil.which("openssl"):
@@ -284,7 +364,7 @@ def over_tls(hub: Hub, cache: Cache, checks: Checks) -> None:
 def run(args) -> int:
     """Prints what is wrong; the exit status."""
     program, checks, hub = common.alight(args.alight), Checks(quiet=not args.verbose), Hub()
-    for check in (ours_first, theirs_first, at_the_same_time, killed, over_tls):
+    for check in (ours_first, theirs_first, at_the_same_time, killed, kept_packed, packed_of_theirs, over_tls):
         with tempfile.TemporaryDirectory() as folder:
             check(hub, Cache(hub, program, Path(folder)), checks)
     return checks.status()

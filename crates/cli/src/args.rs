@@ -20,6 +20,7 @@ use crate::hub::pull::PullArgs;
 use crate::hub::rm::RmArgs;
 use crate::hub::suggested;
 use crate::inspect::InspectArgs;
+use crate::layout::{self, lines};
 use crate::man::ManArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{PackArgs, UnpackArgs};
@@ -200,7 +201,10 @@ pub fn instead(words: &[OsString], error: clap::Error) -> Outcome {
     if !error.use_stderr() {
         let text = error.render();
         let styled = stdout().is_terminal() && say::colours_allowed();
-        return output::report(if styled { text.ansi().to_string() } else { text.to_string() });
+        let text = if styled { text.ansi().to_string() } else { text.to_string() };
+        // The parser breaks long lines of help itself, but not that of the usage.
+        let columns = layout::size(stdout()).map(|(columns, _)| columns);
+        return output::report(lines::fit(&text, columns));
     }
     // The message repeats arguments, which may be file names inserted by a shell. So the message is
     // made from arguments in which nothing drives a terminal.

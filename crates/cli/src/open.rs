@@ -168,9 +168,9 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     noted(draft(path, args)?, args)
 }
 
-/// Opens the model in this map, whose file may still be being fetched.
-pub fn mapped(map: &Arc<Map>, args: &EngineArgs) -> Outcome<Model> {
-    let model = Model::open_mapped(map, &args.options(args.threads));
+/// Opens the model in these maps, whose files may still be being fetched.
+pub fn mapped(maps: &[Arc<Map>], args: &EngineArgs) -> Outcome<Model> {
+    let model = Model::open_mapped(maps, &args.options(args.threads));
     noted(explained(model.map_err(|error| anyhow!(error))?, args)?, args)
 }
 

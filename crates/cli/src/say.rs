@@ -1,8 +1,9 @@
 //! Messages to the user, on stderr. Nothing here can fail or panic: if stderr is closed, nothing is printed.
 //!
 //! Text from a file (names, keys, paths) can contain control characters and newlines; none of them reaches the terminal
-//! ([`terminal_text`](crate::terminal_text)). So an error and a note are one line each, whatever names they contain; only
-//! [`plain`] accepts a text of several lines, in which names must already have been passed through [`one_line`].
+//! ([`terminal_text`](crate::terminal_text)). So an error and a note are one line each, whatever names they contain, which a terminal
+//! shows in several without breaking a word; only [`plain`] accepts a text of several lines, in which names must already have been
+//! passed through [`one_line`].
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -30,9 +31,9 @@ pub fn plain(text: &str) {
     let _ = writeln!(stderr().lock(), "{}", lines::fit(&printable(text), columns()));
 }
 
-/// Prints a text that is already styled, and in which nothing else drives a terminal.
+/// Prints lines that are already styled, and in which nothing else drives a terminal. A terminal breaks none of their words.
 pub fn styled(text: &str) {
-    let _ = stderr().lock().write_all(text.as_bytes());
+    let _ = stderr().lock().write_all(lines::fit(text, columns()).as_bytes());
 }
 
 /// Prints a progress line that overwrites the previous one, cut where the terminal ends: only one line can be overwritten. Only on a
@@ -65,10 +66,10 @@ pub fn colours_allowed() -> bool {
 }
 
 fn labelled(label: &str, style: &str, text: &str) {
-    let text = one_line(text);
-    let _ = if colour() {
-        writeln!(stderr().lock(), "alight: {style}{label}:\x1b[0m {text}")
-    } else {
-        writeln!(stderr().lock(), "alight: {label}: {text}")
+    let plain = format!("alight: {label}: {}", one_line(text));
+    let text = lines::fit(&plain, columns());
+    let _ = match text.strip_prefix(&format!("alight: {label}:")).filter(|_| colour()) {
+        Some(text) => writeln!(stderr().lock(), "alight: {style}{label}:\x1b[0m{text}"),
+        None => writeln!(stderr().lock(), "{text}"),
     };
 }

@@ -5,9 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use alight_convert::format_of;
-use alight_files::{file_name, packed_name};
+use alight_files::{FilesError, file_name, packed_name};
 use alight_formats::Format;
+use alight_formats::gguf::GgufError;
 use alight_formats::split::ShardName;
+use alight_model::ModelError;
+use alight_pages::MapError;
 use anyhow::anyhow;
 
 /// Maximum number of files of a folder that are examined.
@@ -181,15 +184,43 @@ fn instead_of_missing(path: &Path) -> String {
     }
 }
 
-/// Replaces the error of a file in another format than GGUF by one that names the format.
+/// Replaces the error of a file in another format than GGUF by one that names the format, and adds the next step to that of a file
+/// that is no whole GGUF file.
 pub fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
     match format_of(path) {
-        None | Some(Format::Gguf) => error,
+        None | Some(Format::Gguf) => match next_step(&error) {
+            Some(next) => anyhow!("{error}: {next}"),
+            None => error,
+        },
         Some(other) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let next = what_to_do(other, folder.unwrap_or(Path::new(".")));
             anyhow!("'{}' is {}: {next}", path.display(), other.describe())
         }
+    }
+}
+
+/// Returns what to do about a file that is not, or not wholly, what it should be.
+fn next_step(error: &anyhow::Error) -> Option<&'static str> {
+    const AGAIN: &str = "fetch or copy it again";
+    let files = match error.downcast_ref::<ModelError>() {
+        Some(ModelError::Map(MapError::Empty { .. })) => return Some(AGAIN),
+        Some(ModelError::Files(files)) => files,
+        Some(_) => return None,
+        None => error.downcast_ref::<FilesError>()?,
+    };
+    match files {
+        FilesError::Map(MapError::Empty { .. }) => Some(AGAIN),
+        FilesError::Header { source, .. } => match source {
+            GgufError::BadMagic { .. } => Some(
+                "give the path of a .gguf file; `alight convert` makes one of other programs' models",
+            ),
+            GgufError::Truncated { .. } | GgufError::Count { .. } | GgufError::PastEnd { .. } => {
+                Some(AGAIN)
+            }
+            _ => None,
+        },
+        _ => None,
     }
 }
 

@@ -73,13 +73,24 @@ fn read_bytes(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<Vec<u8>>
     let bytes = match from {
         From::Stdin => at_most(limit, &mut io::stdin().lock()),
         From::File(path) => {
-            let mut file = File::open(path).with_context(|| from.to_string())?;
+            let mut file = File::open(path).map_err(|error| cannot_open(from, error))?;
             let known = file.metadata().with_context(|| from.to_string())?;
+            ensure!(!known.is_dir(), "{from} is a folder: give the path of a text file");
             ensure!(!known.is_file() || known.len() <= limit, too_long());
             at_most(limit, &mut file)
         }
     };
     bytes.with_context(|| from.to_string())?.ok_or_else(too_long)
+}
+
+fn cannot_open(from: From<'_>, error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow!("{from} does not exist: give the path of a text file"),
+        io::ErrorKind::PermissionDenied => {
+            anyhow!("{from}: permission denied: check that you may read it")
+        }
+        _ => anyhow!(error).context(from.to_string()),
+    }
 }
 
 /// Reads all bytes, or returns `None` if there are more than `limit`.

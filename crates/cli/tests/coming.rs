@@ -19,25 +19,40 @@ use crate::support::fake_hub::{FakeHub, REPO, sha256};
 use crate::support::wild::{self, Moe, Spec};
 use crate::support::{PATIENCE, alight, done, ended, kill, pty};
 
-/// A hub with one model, which is also in a file.
+/// A hub with one model, in one file or in several, which is also in a file.
 struct Streamed {
     case: Case,
     local: String,
-    bytes: Vec<u8>,
+    files: Vec<(String, Vec<u8>)>,
 }
 
 /// A mixture of 52 MB, of which a token needs 6.
 fn mixture() -> Streamed {
-    let moe = Moe { experts: 32, used: 3, width: 128, ..Moe::default() };
-    streamed(Spec { embd: 256, layers: 4, moe: Some(moe), ..Spec::qwen3moe() })
+    streamed(mixture_spec(), 1)
 }
 
-fn streamed(spec: Spec) -> Streamed {
+fn mixture_spec() -> Spec {
+    let moe = Moe { experts: 32, used: 3, width: 128, ..Moe::default() };
+    Spec { embd: 256, layers: 4, moe: Some(moe), ..Spec::qwen3moe() }
+}
+
+/// The mixture in three files.
+fn split_mixture() -> Streamed {
+    streamed(mixture_spec(), 3)
+}
+
+fn streamed(spec: Spec, count: usize) -> Streamed {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let local = wild::model_of(folder.path(), spec);
     let bytes = fs::read(&local).unwrap();
-    let hub = FakeHub::with(&[("m-F32.gguf", bytes.clone())]);
-    Streamed { case: Case { hub, folder }, local, bytes }
+    let files = match count {
+        1 => vec![("m-F32.gguf".to_owned(), bytes)],
+        _ => wild::shards_of(&bytes, "m-F32", count),
+    };
+    let stored: Vec<(&str, Vec<u8>)> =
+        files.iter().map(|(name, bytes)| (&name[..], bytes.clone())).collect();
+    let hub = FakeHub::with(&stored);
+    Streamed { case: Case { hub, folder }, local, files }
 }
 
 const NAME: &str = "hf.co/org/model-GGUF:F32";
@@ -73,18 +88,29 @@ impl Streamed {
         let trace = model.recorded_experts().to_string();
         let visits = trace.lines().skip(2).map(|line| line.split(' ').count() as u64 - 1);
         let expert = 3 * 4 * 256 * 128;
-        self.bytes.len() as u64 - 4 * 32 * expert + visits.sum::<u64>() * expert
+        self.len() as u64 - 4 * 32 * expert + visits.sum::<u64>() * expert
     }
 
+    /// Bytes of all files.
+    fn len(&self) -> usize {
+        self.files.iter().map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    fn blobs(&self) -> PathBuf {
+        self.case.cache().join("models--org--model-GGUF/blobs")
+    }
+
+    /// The bytes of the first file.
     fn blob(&self) -> PathBuf {
-        self.case.cache().join("models--org--model-GGUF/blobs").join(sha256(&self.bytes))
+        self.blobs().join(sha256(&self.files[0].1))
     }
 
     /// Everything is as after a pull.
     fn is_complete(&self) {
-        assert!(fs::read(self.case.file("m-F32.gguf")).unwrap() == self.bytes);
-        let blobs = self.blob().parent().unwrap().to_owned();
-        assert_eq!(fs::read_dir(blobs).unwrap().count(), 1);
+        for (name, bytes) in &self.files {
+            assert!(fs::read(self.case.file(name)).unwrap() == *bytes);
+        }
+        assert_eq!(fs::read_dir(self.blobs()).unwrap().count(), self.files.len());
     }
 
     /// Waits until nothing comes any more because the hub sends nothing more.
@@ -110,31 +136,38 @@ fn line(of: &mut impl BufRead) -> String {
 
 #[test]
 fn an_answer_comes_before_the_experts_that_it_does_not_need() {
-    let streamed = mixture();
-    let needed = streamed.needed();
-    let all = streamed.bytes.len() as u64;
-    assert!(needed < all / 4, "{needed} of {all}");
-    // Nothing more is sent before the answer is read.
-    streamed.case.hub.plan().quota = Some((needed + needed / 10) as usize);
-    let mut child = streamed.start("1");
-    let mut stdout = lines(&mut child);
-    assert_eq!(tokens(&line(&mut stdout)), streamed.expected("1"));
-    assert!(!streamed.blob().exists());
-    streamed.case.hub.plan().quota = None;
-    assert!(ended(&mut child).success());
-    streamed.is_complete();
-    // The next one sends no request.
-    streamed.case.hub.asked();
-    let again = streamed.case.alight(&run(NAME, "9")).succeeds();
-    assert_eq!(tokens(&again.stdout), streamed.expected("9"));
-    assert!(streamed.case.hub.asked().is_empty());
+    for streamed in [mixture(), split_mixture()] {
+        let needed = streamed.needed();
+        let all = streamed.len() as u64;
+        assert!(needed < all / 4, "{needed} of {all}");
+        // Nothing more is sent before the answer is read.
+        streamed.case.hub.plan().quota = Some((needed + needed / 10) as usize);
+        let mut child = streamed.start("1");
+        let mut stdout = lines(&mut child);
+        assert_eq!(tokens(&line(&mut stdout)), streamed.expected("1"));
+        assert!(!streamed.blob().exists());
+        streamed.case.hub.plan().quota = None;
+        assert!(ended(&mut child).success());
+        streamed.is_complete();
+        // The next one sends no request.
+        streamed.case.hub.asked();
+        let again = streamed.case.alight(&run(NAME, "9")).succeeds();
+        assert_eq!(tokens(&again.stdout), streamed.expected("9"));
+        assert!(streamed.case.hub.asked().is_empty());
+    }
 }
 
 /// The figures of docs/explanation/loading.md, as `--nocapture` shows them.
 #[test]
 fn at_a_throttled_hub_the_first_token_comes_first() {
     let dense = Spec { embd: 256, ff: 4096, layers: 4, ..Spec::llama() };
-    for (what, streamed) in [("mixture", mixture()), ("dense", streamed(dense))] {
+    let models = [
+        ("mixture", mixture()),
+        ("mixture in three files", split_mixture()),
+        ("dense", streamed(dense.clone(), 1)),
+        ("dense in three files", streamed(dense, 3)),
+    ];
+    for (what, streamed) in models {
         let expected = streamed.expected("1");
         streamed.case.hub.plan().rate = Some(50_000_000);
         let began = Instant::now();
@@ -147,10 +180,12 @@ fn at_a_throttled_hub_the_first_token_comes_first() {
         let text = done(child.wait_with_output().unwrap()).stderr;
         assert!(status.success() && text.contains("pulled org/model-GGUF:F32: "), "{text}");
         let all = began.elapsed();
+        let (needed, len) = match what.starts_with("mixture") {
+            true => (streamed.needed(), streamed.len()),
+            false => (streamed.len() as u64, streamed.len()),
+        };
         println!(
-            "{what}: {} of {} bytes needed, first token after {first:?}, complete after {all:?}",
-            if what == "mixture" { streamed.needed() } else { streamed.bytes.len() as u64 },
-            streamed.bytes.len()
+            "{what}: {needed} of {len} bytes needed, first token after {first:?}, complete after {all:?}"
         );
         streamed.is_complete();
     }
@@ -158,94 +193,127 @@ fn at_a_throttled_hub_the_first_token_comes_first() {
 
 #[test]
 fn an_answer_from_wrong_bytes_is_said_to_be_unreliable_and_they_are_not_kept() {
-    let streamed = mixture();
-    // One byte of the last tensor, which is the output's norm or a matrix of the last layer.
-    let mut wrong = streamed.bytes.clone();
-    *wrong.last_mut().unwrap() ^= 1;
-    streamed.case.hub.plan().files[0].bytes = Arc::new(wrong);
-    let failed = streamed.case.alight(&run(NAME, "3"));
-    assert_eq!(tokens(&failed.stdout).as_array().unwrap().len(), 3, "the answer was there before");
-    assert_eq!(failed.status, Some(1));
-    for part in ["the answer is not reliable: m-F32.gguf", &sha256(&streamed.bytes)] {
-        assert!(failed.stderr.contains(part), "{}", failed.stderr);
+    for streamed in [mixture(), split_mixture()] {
+        // One byte of the last tensor, which is the output's norm or a matrix of the last layer.
+        let (name, bytes) = streamed.files.last().unwrap();
+        let mut wrong = bytes.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        streamed.case.hub.plan().files.last_mut().unwrap().bytes = Arc::new(wrong);
+        let failed = streamed.case.alight(&run(NAME, "3"));
+        assert_eq!(tokens(&failed.stdout).as_array().unwrap().len(), 3, "it was there before");
+        assert_eq!(failed.status, Some(1));
+        for part in [&format!("the answer is not reliable: {name}"), &sha256(bytes)] {
+            assert!(failed.stderr.contains(part), "{}", failed.stderr);
+        }
+        let others = streamed.files.len() - 1;
+        assert_eq!(failed.stderr.contains("are kept; the next pull continues"), others > 0);
+        assert_eq!(fs::read_dir(streamed.blobs()).unwrap().count(), others);
+        assert!(!streamed.case.file(name).exists());
+        streamed.case.hub.plan().files.last_mut().unwrap().bytes = Arc::new(bytes.clone());
+        let answered = streamed.case.alight(&run(NAME, "3")).succeeds();
+        assert_eq!(tokens(&answered.stdout), streamed.expected("3"));
+        streamed.is_complete();
     }
-    let blobs = streamed.blob().parent().unwrap().to_owned();
-    assert_eq!(fs::read_dir(blobs).unwrap().count(), 0);
-    assert!(!streamed.case.file("m-F32.gguf").exists());
-    streamed.case.hub.plan().files[0].bytes = Arc::new(streamed.bytes.clone());
+}
+
+#[test]
+fn a_hub_without_ranges_is_reported_and_the_answer_comes_after_the_model() {
+    for streamed in [mixture(), split_mixture()] {
+        streamed.case.hub.plan().no_ranges = true;
+        let answered = streamed.case.alight(&run(NAME, "3")).succeeds();
+        assert_eq!(tokens(&answered.stdout), streamed.expected("3"));
+        let note =
+            "the server sends files only whole: the answer begins when all of the model is here";
+        assert_eq!(answered.stderr.matches(note).count(), 1, "{}", answered.stderr);
+        streamed.is_complete();
+        // A pull has no answer that could begin.
+        fs::remove_dir_all(streamed.case.cache()).unwrap();
+        let pulled = streamed.case.alight(&["pull", NAME]).succeeds();
+        assert!(!pulled.stderr.contains(note), "{}", pulled.stderr);
+    }
+}
+
+#[test]
+fn parts_that_end_early_are_continued() {
+    let streamed = split_mixture();
+    streamed.case.hub.plan().cut = Some((50_000, 12));
     let answered = streamed.case.alight(&run(NAME, "3")).succeeds();
     assert_eq!(tokens(&answered.stdout), streamed.expected("3"));
+    assert_eq!(streamed.case.hub.plan().cut, Some((50_000, 0)));
     streamed.is_complete();
 }
 
 #[test]
 fn a_wrong_range_ends_the_answer_with_its_place() {
-    let streamed = mixture();
-    // Enough for the header and a part of the weights.
-    let quota = streamed.needed() as usize / 2;
-    streamed.case.hub.plan().quota = Some(quota);
-    let mut child = streamed.start("3");
-    streamed.until_it_stalls();
-    streamed.case.hub.plan().content_range = Some("bytes 0-9/10".to_owned());
-    streamed.case.hub.plan().quota = None;
-    let status = ended(&mut child);
-    let failed = done(child.wait_with_output().unwrap());
-    assert_eq!((status.code(), &failed.stdout[..]), (Some(1), ""), "{}", failed.stderr);
-    assert!(failed.stderr.contains("it is another range than what was asked for"));
-    assert!(failed.stderr.contains("at byte ") && failed.stderr.contains(" of m-F32.gguf"));
-    assert!(failed.stderr.contains("are kept; the next pull continues"), "{}", failed.stderr);
-    streamed.case.hub.plan().content_range = None;
-    assert_eq!(
-        tokens(&streamed.case.alight(&run(NAME, "3")).succeeds().stdout),
-        streamed.expected("3")
-    );
+    for streamed in [mixture(), split_mixture()] {
+        // Enough for the header and a part of the weights.
+        let quota = streamed.needed() as usize / 2;
+        streamed.case.hub.plan().quota = Some(quota);
+        let mut child = streamed.start("3");
+        streamed.until_it_stalls();
+        streamed.case.hub.plan().content_range = Some("bytes 0-9/10".to_owned());
+        streamed.case.hub.plan().quota = None;
+        let status = ended(&mut child);
+        let failed = done(child.wait_with_output().unwrap());
+        assert_eq!((status.code(), &failed.stdout[..]), (Some(1), ""), "{}", failed.stderr);
+        assert!(failed.stderr.contains("it is another range than what was asked for"));
+        assert!(failed.stderr.contains("at byte ") && failed.stderr.contains(" of m-F32"));
+        assert!(failed.stderr.contains("are kept; the next pull continues"), "{}", failed.stderr);
+        streamed.case.hub.plan().content_range = None;
+        assert_eq!(
+            tokens(&streamed.case.alight(&run(NAME, "3")).succeeds().stdout),
+            streamed.expected("3")
+        );
+    }
 }
 
 #[test]
 fn ctrl_c_ends_it_at_every_moment_and_the_next_run_goes_on() {
-    let streamed = mixture();
-    let (all, needed) = (streamed.bytes.len(), streamed.needed() as usize);
-    let expected = streamed.expected("1");
-    let mut there = 0;
-    // One token, since after it other experts come as well, which the hub may not send to the end.
-    // In the header, among the weights that every token reads, and after the answer.
-    for (quota, answers) in [(70_000, false), (needed / 2, false), (all / 2, true)] {
-        streamed.case.hub.plan().quota = Some(quota);
-        let mut child = streamed.start("1");
-        let mut stdout = lines(&mut child);
-        if answers {
-            assert_eq!(tokens(&line(&mut stdout)), expected);
+    for streamed in [mixture(), split_mixture()] {
+        let (all, needed) = (streamed.len(), streamed.needed() as usize);
+        let expected = streamed.expected("1");
+        let mut there = 0;
+        // One token, since after it other experts come as well, which the hub may not send to the end.
+        // In the header, among the weights that every token reads, and after the answer.
+        for (quota, answers) in [(70_000, false), (needed / 2, false), (all / 2, true)] {
+            streamed.case.hub.plan().quota = Some(quota);
+            let mut child = streamed.start("1");
+            let mut stdout = lines(&mut child);
+            if answers {
+                assert_eq!(tokens(&line(&mut stdout)), expected);
+            }
+            streamed.until_it_stalls();
+            thread::sleep(Duration::from_millis(100));
+            let began = Instant::now();
+            kill(&child, libc::SIGINT);
+            let status = ended(&mut child);
+            println!("ended {:?} after Ctrl-C", began.elapsed());
+            let mut rest = String::new();
+            stdout.read_to_string(&mut rest).unwrap();
+            let text = done(child.wait_with_output().unwrap()).stderr;
+            // Between opening and the answer, it has its default effect.
+            let killed = quota == needed / 2 && status.signal() == Some(libc::SIGINT);
+            assert!(killed || status.code() == Some(130), "{status}: {text}");
+            let reported = text.contains("are kept; the next pull continues from there");
+            assert!(killed || reported, "{text}");
+            assert!(
+                answers || rest.is_empty() || tokens(&rest).as_array().unwrap().is_empty(),
+                "{rest}"
+            );
+            let size =
+                fs::metadata(streamed.blob().with_extension("alight.incomplete")).unwrap().len();
+            assert!(size > streamed.files[0].1.len() as u64);
+            there += quota;
         }
-        streamed.until_it_stalls();
-        thread::sleep(Duration::from_millis(100));
-        let began = Instant::now();
-        kill(&child, libc::SIGINT);
-        let status = ended(&mut child);
-        println!("ended {:?} after Ctrl-C", began.elapsed());
-        let mut rest = String::new();
-        stdout.read_to_string(&mut rest).unwrap();
-        let text = done(child.wait_with_output().unwrap()).stderr;
-        // Between opening and the answer, it has its default effect.
-        let killed = quota == needed / 2 && status.signal() == Some(libc::SIGINT);
-        assert!(killed || status.code() == Some(130), "{status}: {text}");
-        let reported = text.contains("are kept; the next pull continues from there");
-        assert!(killed || reported, "{text}");
-        assert!(
-            answers || rest.is_empty() || tokens(&rest).as_array().unwrap().is_empty(),
-            "{rest}"
-        );
-        let size = fs::metadata(streamed.blob().with_extension("alight.incomplete")).unwrap().len();
-        assert!(size > all as u64);
-        there += quota;
+        streamed.case.hub.plan().quota = None;
+        streamed.case.hub.asked();
+        let answered = streamed.case.alight(&run(NAME, "1")).succeeds();
+        assert_eq!(tokens(&answered.stdout), expected);
+        let asked = streamed.case.hub.asked().into_iter().filter(|one| one.cdn);
+        let asked: u64 = asked.map(|one| one.range.unwrap()).map(|(a, b)| b + 1 - a).sum();
+        assert!(asked < all as u64 - there as u64 / 2, "{asked} asked for, {there} were there");
+        streamed.is_complete();
     }
-    streamed.case.hub.plan().quota = None;
-    streamed.case.hub.asked();
-    let answered = streamed.case.alight(&run(NAME, "1")).succeeds();
-    assert_eq!(tokens(&answered.stdout), expected);
-    let asked = streamed.case.hub.asked().into_iter().filter(|one| one.cdn);
-    let asked: u64 = asked.map(|one| one.range.unwrap()).map(|(a, b)| b + 1 - a).sum();
-    assert!(asked < all as u64 - there as u64 / 2, "{asked} asked for, {there} were there");
-    streamed.is_complete();
 }
 
 #[test]

@@ -363,9 +363,15 @@ fn paths_that_are_not_models() {
         (file("page.gguf", b"<!DOCTYPE html><html>"), &["page.gguf", "but a web page"]),
         ("llama3.2:1b".to_owned(), &["'llama3.2:1b' does not exist", "hf.co/USER/REPO"]),
         (file("a.bin", b"tjgg\x01\0\0\0"), &["a.bin", "legacy GGML", "alight convert"]),
-        (file("empty.gguf", b""), &["empty.gguf", "is empty"]),
-        (file("notes.gguf", b"Dear diary, today"), &["notes.gguf", "not a GGUF file", "Dear"]),
-        (file("short.gguf", b"GGUF\x03\0\0\0"), &["short.gguf", "cut short"]),
+        (file("empty.gguf", b""), &["empty.gguf", "is empty: fetch or copy it again"]),
+        (
+            file("notes.gguf", b"Dear diary, today"),
+            &["notes.gguf", "not a GGUF file", "Dear", "give the path of a .gguf file"],
+        ),
+        (
+            file("short.gguf", b"GGUF\x03\0\0\0"),
+            &["short.gguf", "cut short", "fetch or copy it again"],
+        ),
         ("/dev/null".to_owned(), &["/dev/null", "not a regular file"]),
     ];
     for (path, parts) in &cases {

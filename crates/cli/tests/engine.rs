@@ -185,7 +185,7 @@ fn what_is_wrong_with_the_file_or_the_prompt_is_told_without_the_engine() {
     run(&fake.python, &["/nowhere/m.gguf", "Hi"]).fails(1, &["'/nowhere/m.gguf' does not exist"]);
     fs::write(fake.folder.path().join("text"), "Once upon a time").unwrap();
     run(&fake.python, &[text(&fake.folder.path().join("text")), "Hi"]).fails(1, &["text"]);
-    fake.run(&["--raw", "-f", "/nowhere/p.txt"]).fails(1, &["'/nowhere/p.txt'", "No such file"]);
+    fake.run(&["--raw", "-f", "/nowhere/p.txt"]).fails(1, &["'/nowhere/p.txt' does not exist"]);
     fake.run(&["--raw"]).fails(2, &["there is no prompt"]);
     fake.run(&["--raw", &"a".repeat(100_000)]).fails(1, &["shorten it"]);
 }

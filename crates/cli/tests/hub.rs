@@ -231,13 +231,17 @@ fn what_a_repository_has_is_listed_before_anything_is_fetched() {
             .find(|line| line.starts_with(&name))
             .unwrap_or_else(|| panic!("{tag}: {}", list.stdout))
     };
-    assert!(line("Q8_0").contains("fits in memory: "), "{}", list.stdout);
-    assert!(line("Q4_K_M").ends_with("; the default"), "{}", list.stdout);
+    assert!(list.stdout.lines().next().unwrap().contains("  here: "), "{}", list.stdout);
+    assert!(line("Q8_0").ends_with("  fits"), "{}", list.stdout);
+    assert!(line("Q4_K_M").ends_with("  fits, default"), "{}", list.stdout);
     assert!(
-        line("Q6_K").contains("8.80 TB") && line("Q6_K").contains("more than the memory available"),
+        line("Q6_K").contains("8.80 TB") && line("Q6_K").ends_with("  too large"),
         "{}",
         list.stdout
     );
+    // The longest names that are usual have a line of 80 columns.
+    let longest = list.stdout.lines().map(str::len).max().unwrap();
+    assert!(longest - format!("hf.co/{REPO}:Q4_K_M").len() <= 79 - 52, "{}", list.stdout);
     assert_eq!(list.stderr, "");
     let json = case.alight(&["pull", "--list", "--json", REPO]).succeeds().stdout;
     let json: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -499,6 +503,13 @@ fn list_and_rm_know_what_is_there() {
     assert!(removed.stderr.starts_with("removed org/model-GGUF:Q4_K_M, "), "{}", removed.stderr);
     assert!(!case.file("m-Q4_K_M.gguf").exists() && case.file("m-Q8_0.gguf").exists());
     case.alight(&["rm", &format!("{REPO}:Q4_K_M")]).fails(1, &["not in the cache", "alight list"]);
+    // In short, and of several none is chosen.
+    case.alight(&["pull", REPO]).succeeds();
+    case.alight(&["rm", "model-gguf"]).fails(1, &["Q4_K_M, Q8_0", "--all"]);
+    case.alight(&["rm", "another"]).fails(2, &["'another' is not the name of a model on the hub"]);
+    let removed = case.alight(&["rm", "model:Q4_K_M"]).succeeds();
+    assert!(removed.stderr.starts_with("removed org/model-GGUF:Q4_K_M, "), "{}", removed.stderr);
+    assert!(case.file("m-Q8_0.gguf").exists());
     case.alight(&["rm", "--all", REPO]).succeeds();
     assert_eq!(case.alight(&["list"]).succeeds().stdout, "");
     assert!(!case.cache().join("models--org--model-GGUF").exists());

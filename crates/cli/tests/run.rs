@@ -116,7 +116,9 @@ fn prompts_that_are_none() {
         .fails(1, &["standard input", "UTF-8", "byte 2"]);
     alight(&["run", &model, ""]).fails(2, &["the prompt is empty"]);
     alight(&["run", &model, "-f", "/nowhere/p.txt"])
-        .fails(1, &["'/nowhere/p.txt'", "No such file"]);
+        .fails(1, &["'/nowhere/p.txt' does not exist: give the path of a text file"]);
+    alight(&["run", &model, "-f", "/"])
+        .fails(1, &["'/' is a folder: give the path of a text file"]);
 }
 
 #[test]

@@ -286,3 +286,26 @@ fn said_in(chat: &mut Pty, line: &str, width: usize) {
         assert!(kept.chars().count() <= width, "{kept:?} of {shown:?}");
     }
 }
+
+#[test]
+fn tab_completes_commands_options_and_files() {
+    let Some(model) = smollm2() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("texts")).unwrap();
+    fs::write(folder.path().join("texts/it's one.txt"), "One text.").unwrap();
+    fs::write(folder.path().join("texts/\u{1b}[2J"), "").unwrap();
+    let begun = folder.path().join("te").display().to_string();
+    let mut talk = chat(&model, &[]);
+    assert!(said(&mut talk, "/verb\t").contains("(a line about each answer follows it)"));
+    let read = said(&mut talk, &format!("/rea\t {begun}\tit\t"));
+    assert!(
+        read.contains("(9 B of '") && read.contains("it's one.txt' before the next message)"),
+        "{read}"
+    );
+    assert!(said(&mut talk, "/set top-n\t 2").contains("top-nsigma 2"));
+    // Several: they are listed, and what they share is typed.
+    let listed = said(&mut talk, "/set mirostat\t\t 0");
+    assert!(listed.contains("mirostat-lr") && listed.contains("mirostat-ent"), "{listed}");
+    // In a message, it completes nothing.
+    assert!(!said(&mut talk, "te\t").is_empty());
+}

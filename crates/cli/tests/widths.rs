@@ -12,6 +12,13 @@ const WIDTHS: [u16; 3] = [40, 80, 120];
 
 /// Runs the command on a terminal with this number of columns, and returns the output.
 fn shown(columns: u16, args: &[&str]) -> String {
+    let (status, text) = outcome(columns, args);
+    assert_eq!(status, Some(0), "{args:?} at {columns}: {text}");
+    text
+}
+
+/// The same of a command that may fail, with its exit status.
+fn outcome(columns: u16, args: &[&str]) -> (Option<i32>, String) {
     // Nothing moves before the terminal has its size.
     let mut program = command::<&str>(&[]);
     program = {
@@ -30,8 +37,8 @@ fn shown(columns: u16, args: &[&str]) -> String {
     terminal.send(b"go\r");
     let status = terminal.end();
     let text = terminal.text();
-    assert!(status.success(), "{args:?} at {columns}: {text}");
-    text.split_once('\n').expect("the line that was typed").1.to_owned()
+    let (_typed, text) = text.split_once('\n').expect("the line that was typed");
+    (status.code(), text.to_owned())
 }
 
 /// Returns the pieces of a text that a terminal shows from the first column on, without styles.
@@ -139,4 +146,60 @@ fn words_of_an_answer_are_not_broken_and_a_pipe_gets_them_in_one_line() {
     ];
     let text = without_sequences(&shown(40, &args));
     assert!(text.lines().all(|line| line.chars().count() < 40), "{text:?}");
+}
+
+#[test]
+fn words_of_messages_are_not_broken() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let latin = write(folder.path(), "latin.txt", b"a\xe9a");
+    let missing = "some-name-of-a-model";
+    let given_to_run = |more: &[&'static str]| [&["run"], more].concat();
+    for columns in WIDTHS {
+        for (args, status, message) in [
+            (
+                given_to_run(&[missing, "a"]),
+                1,
+                "error: 'some-name-of-a-model' does not exist, and is no part of the name",
+            ),
+            (
+                given_to_run(&["m.gguf", "--tmp", "3"]),
+                2,
+                "tip: a similar argument exists: '--temp'",
+            ),
+            (given_to_run(&[]), 2, "fetches a small model (1.1 GB) and uses it"),
+            (
+                vec!["m.gguf"],
+                2,
+                "error: a command stands before the model: `alight run m.gguf`, or serve, inspect and others",
+            ),
+            (
+                vec!["run", &model, "--raw", "-f", &latin, "-n", "1", "--ignore-eos"],
+                0,
+                "note: the prompt in the file is not UTF-8: it is read as Windows-1252 (--strict-utf8 refuses it)",
+            ),
+        ] {
+            let (found, text) = outcome(columns, &args);
+            assert_eq!(found, Some(status), "{args:?} at {columns}: {text}");
+            fits(columns, &args, &text);
+            let words: Vec<String> =
+                without_sequences(&text).split_whitespace().map(str::to_owned).collect();
+            let words = words.join(" ");
+            assert!(words.contains(message), "{args:?} at {columns}: {words}");
+        }
+    }
+}
+
+#[test]
+fn values_of_the_metadata_are_shown_at_each_width() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    for columns in WIDTHS {
+        let args = ["inspect", &model];
+        let text = shown(columns, &args);
+        fits(columns, &args, &text);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let at = words.iter().position(|word| *word == "general.architecture").unwrap();
+        assert_eq!(words[at + 1..at + 3], ["str", "\"llama\""], "{text}");
+    }
 }

@@ -95,12 +95,14 @@ pub enum Event<'a> {
         /// The file.
         file: &'a str,
     },
-    /// The model is one file, which can be read from now on: its map waits for what is not there yet. If the pull ends with an
-    /// error, the map [fails](Map::check), also if all bytes were there.
+    /// The model can be read from now on: its maps wait for what is not there yet. If the pull ends with an error, those of the files
+    /// that were not complete [fail](Map::check), also if all their bytes were there.
     Readable {
-        /// The file.
-        map: &'a Arc<Map>,
+        /// The files.
+        maps: &'a [Arc<Map>],
     },
+    /// The model was to be read while it comes, but its server does not support ranges, so that it can be only when it is complete.
+    OnlyWhole,
     /// The progress, several times per second.
     Progress {
         /// Bytes that are in the cache.
@@ -189,10 +191,11 @@ impl Hub {
         pull::pull(&self.settings, self.pause, name, Reading::Complete, on_event)
     }
 
-    /// Like [`pull`](Hub::pull), but a model that is one file can be read while it comes: there is an [`Event::Readable`], unless it is
-    /// in the cache already, or the server does not support ranges. Its bytes are then fetched in the order in which they are asked
-    /// for, and the others only after [`Incoming::take_rest`](alight_pages::Incoming::take_rest). They are checked when all
-    /// of them are there: until this call has returned, whatever is computed with them may be wrong.
+    /// Like [`pull`](Hub::pull), but the model can be read while it comes: there is an [`Event::Readable`], unless it is in the cache
+    /// already, or the server does not support ranges ([`Event::OnlyWhole`]). The bytes of all its files are then fetched in the
+    /// order in which they are asked for, and the others only after
+    /// [`Incoming::take_rest`](alight_pages::Incoming::take_rest). They are checked when all of them are there: until this call has
+    /// returned, whatever is computed with them may be wrong.
     ///
     /// # Errors
     /// Those of `pull`.

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use alight_pages::{BLOCK, Incoming, MapError, open_unfollowed};
+use alight_pages::{BLOCK, Incoming, IncomingQueue, MapError, open_unfollowed};
 
 use crate::HubError;
 
@@ -40,16 +40,21 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Opens the file at `path`, or creates it. Readers of its map see it as `name`.
+    /// Opens the file at `path`, or creates it. Readers of its map see it as `name`, and ask for its bytes in this queue.
     ///
     /// # Errors
     /// It cannot be opened or written, or is not a regular file.
-    pub fn open(path: &Path, name: &Path, size: u64) -> Result<Partial, HubError> {
+    pub fn open(
+        path: &Path,
+        name: &Path,
+        size: u64,
+        queue: &Arc<IncomingQueue>,
+    ) -> Result<Partial, HubError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         // A link planted there would lead elsewhere, and a pipe would wait for its other end.
         let (file, _) = open_unfollowed(path, &options).map_err(HubError::opening)?;
-        let partial = Partial::of(file, path, name, size);
+        let partial = Partial::of(file, path, name, size, queue);
         match partial.read_record().map_err(HubError::cache(path))? {
             Some(MAGIC) => {}
             Some(_) => partial.write_record().map_err(HubError::cache(path))?,
@@ -73,13 +78,13 @@ impl Partial {
         if file.metadata().map_or(0, |found| found.len()) < size {
             return Ok(0);
         }
-        let partial = Partial::of(file, path, path, size);
+        let partial = Partial::of(file, path, path, size, &Arc::default());
         let found = partial.read_record().unwrap_or(None);
         Ok(found.map_or(0, |_| partial.received()))
     }
 
-    fn of(file: File, path: &Path, name: &Path, size: u64) -> Partial {
-        let incoming = Arc::new(Incoming::new(name, size));
+    fn of(file: File, path: &Path, name: &Path, size: u64, queue: &Arc<IncomingQueue>) -> Partial {
+        let incoming = Arc::new(Incoming::new(queue, name, size));
         Partial { file, path: path.to_owned(), size, incoming, record: Mutex::new(()) }
     }
 
@@ -184,7 +189,7 @@ mod tests {
     use super::*;
 
     fn open(path: &Path, size: u64) -> Partial {
-        Partial::open(path, path, size).unwrap()
+        Partial::open(path, path, size, &Arc::default()).unwrap()
     }
 
     #[test]
@@ -248,6 +253,6 @@ mod tests {
         partial.file.write_all_at(&[0xff], 12288 + HEAD).unwrap();
         assert_eq!(open(&path, 9000).received(), 9000, "the hash says the rest");
         std::os::unix::fs::symlink("/dev/null", folder.path().join("link")).unwrap();
-        assert!(Partial::open(&folder.path().join("link"), &path, 5).is_err());
+        assert!(Partial::open(&folder.path().join("link"), &path, 5, &Arc::default()).is_err());
     }
 }

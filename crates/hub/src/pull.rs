@@ -1,5 +1,7 @@
-//! A pull: reads the hub's listing, selects a model, and fetches one file after another.
+//! A pull: reads the hub's listing, selects a model, and fetches one file after another, or all of them in the order in which they are
+//! read.
 
+use std::collections::HashSet;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -9,14 +11,14 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use alight_pages::{Folder, Map};
+use alight_pages::{Folder, IncomingQueue, Map};
 
 use crate::api::{self, FileInfo, Listed, Listing};
 use crate::cache;
 use crate::cache::{Lock, RepoFolder};
 use crate::client::Client;
 use crate::error::{NO_HASH, OTHER_NAME, SEVERAL_FILES, TAKEN_NAME};
-use crate::fetch::{self, Job};
+use crate::fetch::{self, Job, JobFile};
 use crate::partial::{PIECE, Partial};
 use crate::select::{self, Model};
 use crate::{Event, HubError, Name, OnEvent, Pulled, Settings};
@@ -29,7 +31,8 @@ enum Message {
     Chosen { model: Model, bytes: u64, there: u64 },
     Waiting(String),
     Refetched(String),
-    Readable(Arc<Map>),
+    Readable(Vec<Arc<Map>>),
+    OnlyWhole,
 }
 
 /// When the files of a model may be read.
@@ -37,10 +40,18 @@ enum Message {
 pub(crate) enum Reading {
     /// When all of them are complete.
     Complete,
-    /// While it comes, if it is one file. The order of its bytes is that in which they are asked for.
+    /// While they come. The order of their bytes is that in which they are asked for.
     Coming,
     /// When it is complete; then it is packed, and its packed form is kept in its place.
     Packed,
+}
+
+/// A file of a model, before it is fetched.
+enum Found {
+    /// It is in the cache, at this path.
+    There(PathBuf),
+    /// It has to be fetched, and this process holds its lock.
+    Missing(Lock),
 }
 
 /// A pull in progress.
@@ -90,7 +101,8 @@ pub(crate) fn pull(
                 }
                 Message::Waiting(file) => Event::Waiting { file },
                 Message::Refetched(file) => Event::Refetched { file },
-                Message::Readable(map) => Event::Readable { map },
+                Message::Readable(maps) => Event::Readable { maps },
+                Message::OnlyWhole => Event::OnlyWhole,
             });
         }
         let received = pull.received.load(Ordering::Relaxed);
@@ -172,6 +184,24 @@ fn has_hash(listed: &Listed, info: &FileInfo) -> Result<(), HubError> {
     }
 }
 
+/// The maps of a model's files: those that are in the cache, and `coming` in the place of those that are not.
+fn maps(found: &[Found], coming: &[JobFile<'_>]) -> Result<Vec<Arc<Map>>, HubError> {
+    let mut coming = coming.iter();
+    let mut maps = Vec::new();
+    for found in found {
+        let map = match found {
+            Found::There(path) => Map::open(path),
+            Found::Missing(_) => {
+                let Some(JobFile { partial, .. }) = coming.next() else { continue };
+                let file = partial.file.try_clone().map_err(HubError::cache(&partial.path))?;
+                Map::of_incoming(file, Arc::clone(&partial.incoming))
+            }
+        };
+        maps.push(Arc::new(map.map_err(HubError::opening)?));
+    }
+    Ok(maps)
+}
+
 impl Pull<'_> {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -213,10 +243,9 @@ impl Pull<'_> {
         self.total.store(bytes, Ordering::Relaxed);
         self.received.store(there, Ordering::Relaxed);
         self.say(Message::Chosen { model: model.clone(), bytes, there });
-        let alone = files.len() == 1;
         let mut paths = Vec::new();
-        for (listed, info) in &files {
-            paths.push(self.file(&listing.commit, listed, info, alone)?);
+        for files in files.chunks(self.together(&files)) {
+            paths.extend(self.files(&listing.commit, files)?);
         }
         // Only now that all of it is in the cache; until then the branch keeps its previous commit.
         self.folder.set_revision(name.revision(), &listing.commit)?;
@@ -267,38 +296,62 @@ impl Pull<'_> {
         Ok(there && (!path.is_symlink() || self.is_complete(info)?))
     }
 
-    /// Ensures that a file is in the cache, and returns its path. `alone`: it is the whole model.
-    fn file(
-        &self,
-        commit: &str,
-        listed: &Listed,
-        info: &FileInfo,
-        alone: bool,
-    ) -> Result<PathBuf, HubError> {
-        if self.is_packed(info)? {
-            return self.folder.link_packed(commit, &listed.path, &info.etag);
+    /// The number of files that are fetched at once: all of them if they are read while they come.
+    fn together(&self, files: &[(&Listed, FileInfo)]) -> usize {
+        let etags: HashSet<&str> = files.iter().map(|(_, info)| &info.etag[..]).collect();
+        // Two files of the same bytes have one lock.
+        match self.reading == Reading::Coming && etags.len() == files.len() {
+            true => files.len().max(1),
+            false => 1,
         }
-        let path = self.folder.file(commit, &listed.path);
+    }
+
+    /// Ensures that files are in the cache, and returns their paths.
+    fn files(&self, commit: &str, files: &[(&Listed, FileInfo)]) -> Result<Vec<PathBuf>, HubError> {
+        let found = files.iter().map(|(listed, info)| self.found(commit, listed, info));
+        let found = found.collect::<Result<Vec<_>, _>>()?;
+        let missing: Vec<(usize, &Lock)> = (0..)
+            .zip(&found)
+            .filter_map(|(no, found)| match found {
+                Found::Missing(lock) => Some((no, lock)),
+                Found::There(_) => None,
+            })
+            .collect();
+        if !missing.is_empty() {
+            self.bytes(commit, files, &missing, &found)?;
+        }
+        let path = |(found, (listed, info)): (Found, &(&Listed, FileInfo))| match found {
+            Found::There(path) => Ok(path),
+            Found::Missing(_lock) => self.linked(commit, listed, info),
+        };
+        found.into_iter().zip(files).map(path).collect()
+    }
+
+    /// Finds a file in the cache, or takes the lock with which it is fetched.
+    fn found(&self, commit: &str, listed: &Listed, info: &FileInfo) -> Result<Found, HubError> {
+        let packed = || self.folder.link_packed(commit, &listed.path, &info.etag);
+        if self.is_packed(info)? {
+            return packed().map(Found::There);
+        }
         if self.is_in_snapshot(commit, listed, info)? {
-            return Ok(path);
+            return Ok(Found::There(self.folder.file(commit, &listed.path)));
         }
         self.folder.create()?;
         let lock = self.lock(&listed.path, info)?;
         // Another process may have fetched it in the meantime, and packed it.
         if self.is_packed(info)? {
-            return self.folder.link_packed(commit, &listed.path, &info.etag);
+            return packed().map(Found::There);
         }
-        if !self.is_complete(info)? {
-            let incomplete = match lock {
-                Lock::Ours(_) => self.folder.incomplete(&info.etag),
-                // A name of this process alone: no other writes to it.
-                _ => self.folder.incomplete(&format!("{}.{}", info.etag, std::process::id())),
-            };
-            let reading = if alone { self.reading } else { Reading::Complete };
-            self.bytes(commit, listed, info, incomplete, reading)?;
+        match self.is_complete(info)? {
+            true => self.linked(commit, listed, info).map(Found::There),
+            false => Ok(Found::Missing(lock)),
         }
+    }
+
+    /// Links a file of a commit to its bytes, which are in the cache.
+    fn linked(&self, commit: &str, listed: &Listed, info: &FileInfo) -> Result<PathBuf, HubError> {
         self.folder.link(commit, &listed.path, &info.etag)?;
-        Ok(path)
+        Ok(self.folder.file(commit, &listed.path))
     }
 
     /// Waits for the lock of a file.
@@ -325,79 +378,116 @@ impl Pull<'_> {
         }
     }
 
-    /// Fetches the bytes of a file.
+    /// Fetches the bytes of the missing files, which are those of these numbers.
     fn bytes(
         &self,
         commit: &str,
-        listed: &Listed,
-        info: &FileInfo,
-        incomplete: PathBuf,
-        reading: Reading,
+        files: &[(&Listed, FileInfo)],
+        missing: &[(usize, &Lock)],
+        found: &[Found],
     ) -> Result<(), HubError> {
-        // Before the file is as long as the hub claims that it is.
-        let received = Partial::received_at(&incomplete, info.size)?;
-        self.check_space(&listed.path, info.size - received)?;
-        let partial =
-            Partial::open(&incomplete, &self.folder.file(commit, &listed.path), info.size)?;
-        let fetched = self.fetched(commit, listed, info, &partial, reading);
+        let (queue, mut received, mut needed) = (Arc::default(), Vec::new(), 0);
+        for (no, lock) in missing {
+            let (listed, info) = &files[*no];
+            let incomplete = match lock {
+                Lock::Ours(_) => self.folder.incomplete(&info.etag),
+                // A name of this process alone: no other writes to it.
+                _ => self.folder.incomplete(&format!("{}.{}", info.etag, std::process::id())),
+            };
+            needed += info.size - Partial::received_at(&incomplete, info.size)?;
+            received.push((*listed, info, incomplete));
+        }
+        // Before a file is as long as the hub claims that it is.
+        let all = received.first().map_or("", |(listed, ..)| &listed.path);
+        self.check_space(all, needed)?;
+        let mut partials = Vec::new();
+        for (listed, info, incomplete) in &received {
+            let name = self.folder.file(commit, &listed.path);
+            partials.push(Partial::open(incomplete, &name, info.size, &queue)?);
+        }
+        let coming: Vec<JobFile<'_>> = received
+            .iter()
+            .zip(&partials)
+            .map(|((listed, info, _), partial)| JobFile { listed, info, partial })
+            .collect();
+        let fetched = self.fetched(commit, &coming, found, &queue);
         if let Err(error) = &fetched {
             // Its readers wait no longer, and rely on nothing of it.
-            partial.incoming.fail(&error.to_string());
-        }
-        if matches!(fetched, Err(HubError::Hash { .. })) {
-            fs::remove_file(&incomplete).map_err(HubError::cache(&incomplete))?;
+            queue.fail(&error.to_string());
         }
         fetched?;
-        partial.complete().map_err(HubError::cache(&incomplete))?;
-        self.folder.complete(&incomplete, &info.etag)
+        for ((_, info, incomplete), partial) in received.iter().zip(&partials) {
+            partial.complete().map_err(HubError::cache(incomplete))?;
+            self.folder.complete(incomplete, &info.etag)?;
+        }
+        Ok(())
     }
 
-    /// Fetches what is missing of a file, and checks all of it.
+    /// Fetches what is missing of files, and checks all of it. Files whose bytes are wrong are removed.
     fn fetched(
         &self,
         commit: &str,
-        listed: &Listed,
-        info: &FileInfo,
-        partial: &Partial,
-        reading: Reading,
+        files: &[JobFile<'_>],
+        found: &[Found],
+        queue: &Arc<IncomingQueue>,
     ) -> Result<(), HubError> {
         let is_read = AtomicBool::new(false);
-        let on_readable = || {
+        let on_readable = |ranges: bool| {
+            if !ranges {
+                self.say(Message::OnlyWhole);
+                return Ok(());
+            }
             is_read.store(true, Ordering::Relaxed);
-            let file = partial.file.try_clone().map_err(HubError::cache(&partial.path))?;
-            let map = Map::of_incoming(file, Arc::clone(&partial.incoming));
-            self.say(Message::Readable(Arc::new(map.map_err(HubError::opening)?)));
+            self.say(Message::Readable(maps(found, files)?));
             Ok(())
         };
         let job = Job {
             client: self.client,
             name: self.name,
             commit,
-            listed,
-            info,
-            partial,
+            files,
             received: &self.received,
             stop: &self.stop,
-            on_readable: (reading == Reading::Coming).then_some(&on_readable),
+            on_readable: (self.reading == Reading::Coming).then_some(&on_readable),
         };
-        let mut before = partial.received();
+        // Of each file, true if it has bytes that an earlier run has left.
+        let mut earlier: Vec<bool> = files.iter().map(|file| file.partial.received() > 0).collect();
         loop {
-            let found = fetch::fetch(&job)?;
-            let Some(expected) = info.sha256() else { return Ok(()) };
-            let found = found.unwrap_or_default();
-            if found == expected {
-                return Ok(());
+            let hashes = fetch::fetch(&job)?;
+            let wrong: Vec<usize> = (0..files.len())
+                .filter(|no| {
+                    files[*no]
+                        .info
+                        .sha256()
+                        .is_some_and(|hash| hashes[*no].as_deref() != Some(hash))
+                })
+                .collect();
+            for no in &wrong {
+                self.received.fetch_sub(files[*no].info.size, Ordering::Relaxed);
             }
-            self.received.fetch_sub(info.size, Ordering::Relaxed);
+            let Some(first) = wrong.first() else { return Ok(()) };
             // Bytes that have been read cannot be exchanged.
-            if before == 0 || is_read.load(Ordering::Relaxed) {
-                let (file, expected) = (listed.path.clone(), expected.to_owned());
-                return Err(HubError::Hash { file, expected, found });
+            if is_read.load(Ordering::Relaxed) || wrong.iter().any(|no| !earlier[*no]) {
+                let JobFile { listed, info, .. } = &files[*first];
+                let error = HubError::Hash {
+                    file: listed.path.clone(),
+                    expected: info.sha256().unwrap_or_default().to_owned(),
+                    found: hashes[*first].clone().unwrap_or_default(),
+                };
+                queue.fail(&error.to_string());
+                for no in &wrong {
+                    let path = &files[*no].partial.path;
+                    fs::remove_file(path).map_err(HubError::cache(path))?;
+                }
+                return Err(error);
             }
-            // The bytes left by an earlier run may be wrong.
-            partial.reset().map_err(HubError::cache(&partial.path))?;
-            self.say(Message::Refetched(listed.path.clone()));
-            before = 0;
+            for no in wrong {
+                // The bytes left by an earlier run may be wrong.
+                let JobFile { listed, partial, .. } = &files[no];
+                partial.reset().map_err(HubError::cache(&partial.path))?;
+                self.say(Message::Refetched(listed.path.clone()));
+                earlier[no] = false;
+            }
         }
     }
 

@@ -36,19 +36,28 @@ fn case(len: usize) -> Case {
     Case { hub, _folder: folder, settings, model }
 }
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A pull in a thread.
 struct Coming {
-    thread: JoinHandle<Result<Pulled, HubError>>,
-    map: Receiver<Arc<Map>>,
+    thread: JoinHandle<Result<(Pulled, bool), HubError>>,
+    maps: Receiver<Vec<Arc<Map>>>,
 }
 
 impl Coming {
-    /// The map, once there is one.
-    fn map(&self) -> Arc<Map> {
-        self.map.recv_timeout(Duration::from_secs(60)).unwrap()
+    /// The maps, once there are some.
+    fn maps(&self) -> Vec<Arc<Map>> {
+        self.maps.recv_timeout(PATIENCE).unwrap()
     }
 
-    fn ended(self) -> Result<Pulled, HubError> {
+    /// The only map.
+    fn map(&self) -> Arc<Map> {
+        let [map] = <[_; 1]>::try_from(self.maps()).unwrap();
+        map
+    }
+
+    /// The outcome; true if the pull has reported that nothing can be read before it is complete.
+    fn ended(self) -> Result<(Pulled, bool), HubError> {
         self.thread.join().unwrap()
     }
 }
@@ -59,21 +68,32 @@ impl Case {
     }
 
     /// A pull that ends when `stop` returns true.
-    fn begin_until(&self, mut stop: impl FnMut(u64) -> bool + Send + 'static) -> Coming {
-        let (hub, (send, map)) = (self.ours(), channel());
+    fn begin_until(&self, stop: impl FnMut(u64) -> bool + Send + 'static) -> Coming {
+        self.begin_until_of(&name(), stop)
+    }
+
+    fn begin_until_of(
+        &self,
+        name: &Name,
+        mut stop: impl FnMut(u64) -> bool + Send + 'static,
+    ) -> Coming {
+        let (hub, name, (send, maps)) = (self.ours(), name.clone(), channel());
         let thread = thread::spawn(move || {
-            hub.pull_and_read(&name(), &mut |event| {
+            let mut only_whole = false;
+            let pulled = hub.pull_and_read(&name, &mut |event| {
                 match event {
-                    Event::Readable { map } => send.send(Arc::clone(map)).unwrap(),
+                    Event::Readable { maps } => send.send(maps.to_vec()).unwrap(),
+                    Event::OnlyWhole => only_whole = true,
                     Event::Progress { received, .. } if stop(received) => {
                         return ControlFlow::Break(());
                     }
                     _ => {}
                 }
                 ControlFlow::Continue(())
-            })
+            });
+            pulled.map(|pulled| (pulled, only_whole))
         });
-        Coming { thread, map }
+        Coming { thread, maps }
     }
 
     fn begin(&self) -> Coming {
@@ -83,7 +103,10 @@ impl Case {
     fn blobs(&self) -> Vec<String> {
         let folder = self.settings.cache.join("models--org--model-GGUF/blobs");
         let entries = fs::read_dir(folder).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
     }
 
     fn file(&self) -> PathBuf {
@@ -124,7 +147,8 @@ fn what_is_asked_for_comes_first_and_all_of_it_is_there_in_the_end() {
     let there = map.incoming().unwrap();
     assert!(!case.file().exists() && there.missing() > 29 << 20);
     there.take_rest();
-    let pulled = coming.ended().unwrap();
+    let (pulled, only_whole) = coming.ended().unwrap();
+    assert!(!only_whole);
     assert_eq!((pulled.received, &pulled.paths[0]), (pulled.bytes, &case.file()));
     assert!(map.incoming().is_none() && map.check().is_ok());
     assert!(map.bytes() == case.model && fs::read(case.file()).unwrap() == case.model);
@@ -233,24 +257,158 @@ fn wrong_bytes_are_not_kept_and_their_map_fails() {
 }
 
 #[test]
-fn a_server_without_ranges_and_a_model_of_several_files_are_pulled() {
+fn of_a_server_without_ranges_a_model_is_pulled_whole_and_that_is_reported() {
     let case = case(3 * MIB);
     case.hub.plan().no_ranges = true;
     let coming = case.begin();
-    assert!(coming.map.recv_timeout(Duration::from_secs(60)).is_err(), "it ends without a map");
-    coming.ended().unwrap();
+    assert!(coming.maps.recv_timeout(PATIENCE).is_err(), "it ends without a map");
+    assert!(coming.ended().unwrap().1);
     assert!(fs::read(case.file()).unwrap() == case.model);
     // A complete file is not read while it comes.
     let coming = case.begin();
-    assert!(coming.map.recv_timeout(Duration::from_secs(60)).is_err());
-    assert_eq!(coming.ended().unwrap().received, 0);
-    for no in 1..=2 {
-        case.hub.add(&format!("s-F16-0000{no}-of-00002.gguf"), bytes(MIB, no), true);
+    assert!(coming.maps.recv_timeout(PATIENCE).is_err());
+    let (pulled, only_whole) = coming.ended().unwrap();
+    assert_eq!((pulled.received, only_whole), (0, false));
+    // Files of a model come one after another.
+    let parts = case.add_parts(3, 9 * MIB);
+    let (pulled, only_whole) = case.begin_of(&parts).ended().unwrap();
+    assert!(only_whole && parts.are_in(&pulled));
+    let whole = case.hub.asked().into_iter().filter(|one| one.cdn && one.method == "GET").count();
+    assert_eq!(whole, 1 + 3);
+}
+
+/// The parts of a split model.
+struct Parts(Vec<Vec<u8>>);
+
+impl Parts {
+    fn name(&self) -> Name {
+        Name::parse(&format!("{REPO}:F16")).unwrap()
     }
-    let (hub, name) = (case.ours(), Name::parse(&format!("{REPO}:F16")).unwrap());
-    let pulled = hub.pull_and_read(&name, &mut |event| {
-        assert!(!matches!(event, Event::Readable { .. }));
-        ControlFlow::Continue(())
-    });
-    assert_eq!(pulled.unwrap().paths.len(), 2);
+
+    fn are_in(&self, pulled: &Pulled) -> bool {
+        self.0.len() == pulled.paths.len()
+            && self.0.iter().zip(&pulled.paths).all(|(part, path)| fs::read(path).unwrap() == *part)
+    }
+}
+
+impl Case {
+    /// A model of several files, of this many bytes each and a few more.
+    fn add_parts(&self, count: usize, len: usize) -> Parts {
+        let parts: Vec<Vec<u8>> = (1..=count).map(|no| bytes(len + 100 * no, no as u64)).collect();
+        for (no, part) in (1..).zip(&parts) {
+            self.hub.add(&format!("s-F16-0000{no}-of-0000{count}.gguf"), part.clone(), true);
+        }
+        Parts(parts)
+    }
+
+    fn begin_of(&self, parts: &Parts) -> Coming {
+        self.begin_until_of(&parts.name(), |_| false)
+    }
+}
+
+#[test]
+fn the_files_of_a_split_model_are_read_while_they_come_in_the_order_of_the_readers() {
+    let case = case(MIB);
+    let parts = case.add_parts(3, 9 * MIB);
+    let coming = case.begin_of(&parts);
+    let maps = coming.maps();
+    let names: Vec<_> = maps.iter().map(|map| map.path().file_name().unwrap()).collect();
+    assert_eq!(names[2], "s-F16-00003-of-00003.gguf");
+    assert!(maps.iter().zip(&parts.0).all(|(map, part)| map.len() == part.len()));
+    for (no, at) in [(2, 8 * MIB + 5), (0, 3 * MIB), (1, 9 * MIB + 70)] {
+        assert!(read(&maps[no], at, 7) == parts.0[no][at..at + 7]);
+    }
+    thread::sleep(Duration::from_millis(200));
+    let asked: u64 = case.asked().iter().map(|(first, last)| last + 1 - first).sum();
+    assert!(asked < 400 << 10, "{asked}");
+    maps[1].incoming().unwrap().take_rest();
+    let (pulled, _) = coming.ended().unwrap();
+    assert!(parts.are_in(&pulled));
+    assert_eq!(pulled.received, pulled.bytes);
+    for (map, part) in maps.iter().zip(&parts.0) {
+        assert!(map.incoming().is_none() && map.check().is_ok() && map.bytes() == *part);
+    }
+    let rest: u64 = case.asked().iter().map(|(first, last)| last + 1 - first).sum();
+    assert_eq!(asked + rest, pulled.bytes, "each byte was asked for once");
+    let mut blobs: Vec<String> = parts.0.iter().map(|part| sha256(part)).collect();
+    blobs.sort();
+    assert_eq!(case.blobs(), blobs);
+}
+
+#[test]
+fn a_split_model_that_was_stopped_continues_and_a_part_in_the_cache_is_not_fetched() {
+    let case = case(MIB);
+    let parts = case.add_parts(3, 9 * MIB);
+    let (done, is_done) = std::sync::mpsc::channel();
+    let coming = case.begin_until_of(&parts.name(), move |_| is_done.try_recv().is_ok());
+    let maps = coming.maps();
+    assert!(read(&maps[1], 0, 9 * MIB) == parts.0[1][..9 * MIB]);
+    assert!(read(&maps[1], 9 * MIB, 200) == parts.0[1][9 * MIB..]);
+    assert!(read(&maps[2], 5 * MIB, MIB) == parts.0[2][5 * MIB..6 * MIB]);
+    done.send(()).unwrap();
+    assert!(matches!(coming.ended(), Err(HubError::Stopped)));
+    assert!(maps.iter().all(|map| map.check().is_err()), "none was checked");
+    drop(maps);
+    // The second part is completed by itself.
+    case.asked();
+    let incomplete = case.blobs();
+    assert!(incomplete.iter().all(|name| name.ends_with(".alight.incomplete")));
+    let folder = case.settings.cache.join("models--org--model-GGUF/blobs");
+    let second = folder.join(sha256(&parts.0[1]));
+    fs::remove_file(second.with_extension("alight.incomplete")).unwrap();
+    fs::write(&second, &parts.0[1]).unwrap();
+    let coming = case.begin_of(&parts);
+    let maps = coming.maps();
+    assert!(maps[1].incoming().is_none() && maps[0].incoming().is_some());
+    assert!(maps[1].bytes() == parts.0[1]);
+    maps[2].incoming().unwrap().take_rest();
+    let (pulled, _) = coming.ended().unwrap();
+    assert!(parts.are_in(&pulled) && maps.iter().all(|map| map.check().is_ok()));
+    let asked: u64 = case.asked().iter().map(|(first, last)| last + 1 - first).sum();
+    assert_eq!(asked, pulled.received);
+    assert!(asked < pulled.bytes - 10 * MIB as u64 + (300 << 10), "{asked}");
+}
+
+#[test]
+fn a_wrong_part_of_a_split_model_fails_all_maps_and_alone_is_fetched_again() {
+    let case = case(MIB);
+    let parts = case.add_parts(2, 3 * MIB);
+    let wrong = |case: &Case, part: Vec<u8>| {
+        let mut plan = case.hub.plan();
+        let stored = plan.files.iter_mut().find(|file| file.path.contains("00002-of")).unwrap();
+        stored.bytes = Arc::new(part);
+    };
+    let mut other = parts.0[1].clone();
+    other[2 * MIB] ^= 1;
+    wrong(&case, other);
+    let coming = case.begin_of(&parts);
+    let maps = coming.maps();
+    maps[0].incoming().unwrap().take_rest();
+    let error = coming.ended().unwrap_err();
+    assert!(matches!(&error, HubError::Hash { file, .. } if file.contains("00002-of")), "{error}");
+    assert!(maps.iter().all(|map| map.check().is_err()));
+    assert_eq!(case.blobs(), [format!("{}.alight.incomplete", sha256(&parts.0[0]))]);
+    drop(maps);
+    wrong(&case, parts.0[1].clone());
+    case.asked();
+    let coming = case.begin_of(&parts);
+    coming.maps()[1].incoming().unwrap().take_rest();
+    let (pulled, _) = coming.ended().unwrap();
+    assert!(parts.are_in(&pulled));
+    let asked: u64 = case.asked().iter().map(|(first, last)| last + 1 - first).sum();
+    assert_eq!(asked, parts.0[1].len() as u64);
+}
+
+#[test]
+fn two_parts_with_the_same_bytes_are_pulled() {
+    let case = case(MIB);
+    for no in 1..=2 {
+        case.hub.add(&format!("s-F16-0000{no}-of-00002.gguf"), bytes(MIB, 5), true);
+    }
+    let parts = Parts(vec![bytes(MIB, 5), bytes(MIB, 5)]);
+    let coming = case.begin_of(&parts);
+    while let Ok(maps) = coming.maps.recv_timeout(PATIENCE) {
+        maps[0].incoming().unwrap().take_rest();
+    }
+    assert!(parts.are_in(&coming.ended().unwrap().0));
 }

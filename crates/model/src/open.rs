@@ -116,21 +116,29 @@ impl Model {
     /// # Errors
     /// See [`ModelError`]; every message names the file.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Model, ModelError> {
-        Model::open_by(&|| Ok(Arc::new(Map::open(path)?)), path, options)
+        Model::open_by(&|path| Ok(Arc::new(Map::open(path)?)), path, options)
     }
 
-    /// Opens the model in the file of this map, which may still be being received ([`Map::of_incoming`]): the header and the vectors are
-    /// waited for here, other weights by the steps that need them. Experts that no token has chosen are received after the first
-    /// answer has begun, or after [`receive_rest`](Model::receive_rest).
+    /// Opens the model in the files of these maps, all shards of it, which may still be being received ([`Map::of_incoming`]): the headers
+    /// and the vectors are waited for here, other weights by the steps that need them. Experts that no token has chosen are received
+    /// after the first answer has begun, or after [`receive_rest`](Model::receive_rest).
     ///
     /// # Errors
     /// See [`ModelError`]; every message names the file.
-    pub fn open_mapped(map: &Arc<Map>, options: &OpenOptions) -> Result<Model, ModelError> {
-        Model::open_by(&|| Ok(Arc::clone(map)), map.path(), options)
+    ///
+    /// # Panics
+    /// If there is no map.
+    pub fn open_mapped(maps: &[Arc<Map>], options: &OpenOptions) -> Result<Model, ModelError> {
+        let of = |path: &Path| match maps.iter().find(|map| map.path() == path) {
+            Some(map) => Ok(Arc::clone(map)),
+            None => Ok(Arc::new(Map::open(path)?)),
+        };
+        Model::open_by(&of, maps[0].path(), options)
     }
 
+    /// Opens the model at `path`, of whose files `map` returns the maps.
     fn open_by(
-        map: &dyn Fn() -> Result<Arc<Map>, ModelError>,
+        map: &dyn Fn(&Path) -> Result<Arc<Map>, ModelError>,
         path: &Path,
         options: &OpenOptions,
     ) -> Result<Model, ModelError> {
@@ -140,7 +148,7 @@ impl Model {
         let mut timings = OpenTimings { threads: began.elapsed(), ..OpenTimings::default() };
 
         let clock = Instant::now();
-        let first = map()?;
+        let first = map(path)?;
         // Queried before anything is read, which would change it.
         let mut facts = vec![load::facts(&first)?];
         let OpenOptions { load, repack, memory, .. } = *options;
@@ -164,7 +172,7 @@ impl Model {
                 maps.push(Arc::clone(&first));
                 all_facts.append(&mut facts);
             } else {
-                let map = Arc::new(Map::open(shard)?);
+                let map = map(shard)?;
                 all_facts.push(load::facts(&map)?);
                 maps.push(map);
             }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -15,15 +15,16 @@ use alight_model::{
     Cancel, Engine, EngineOptions, Event, Load, Model, ModelError, OpenOptions, Repack, Request,
     SamplerOptions, Session, SessionOptions, SlotOptions,
 };
-use alight_pages::{Incoming, Map, Taken};
+use alight_pages::{Incoming, IncomingQueue, Map, Taken};
 
 use crate::experts::least;
-use alight_testing::models::{Moe, Spec, tokens};
+use alight_testing::models::{Moe, Spec, shards_of, tokens};
 
-/// A thread that receives a file: it copies the ranges that are asked for from the whole one.
+/// A thread that receives files: it copies the ranges that are asked for from the whole ones.
 struct Source {
+    /// That of the first file.
     incoming: Arc<Incoming>,
-    map: Arc<Map>,
+    maps: Vec<Arc<Map>>,
     /// Bytes that it may still send; then it sends nothing.
     quota: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -32,19 +33,37 @@ struct Source {
 
 impl Source {
     fn new(whole: &Path, quota: u64) -> Source {
-        let bytes = std::fs::read(whole).unwrap();
-        let path = whole.with_extension("part");
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-        let file = file.unwrap();
-        file.set_len(bytes.len() as u64 + 100).unwrap();
-        let incoming = Arc::new(Incoming::new(&path, bytes.len() as u64));
-        let map = Map::of_incoming(file.try_clone().unwrap(), Arc::clone(&incoming)).unwrap();
+        Source::of(&[whole.to_owned()], quota)
+    }
+
+    fn of(wholes: &[PathBuf], quota: u64) -> Source {
+        let queue: Arc<IncomingQueue> = Arc::default();
+        let (mut files, mut maps) = (Vec::new(), Vec::new());
+        for whole in wholes {
+            let bytes = std::fs::read(whole).unwrap();
+            // Shards have their names.
+            let folder = whole.parent().unwrap().join("part");
+            std::fs::create_dir_all(&folder).unwrap();
+            let path = folder.join(whole.file_name().unwrap());
+            let mut options = File::options();
+            let file = options.read(true).write(true).create(true).truncate(true).open(&path);
+            let file = file.unwrap();
+            file.set_len(bytes.len() as u64 + 100).unwrap();
+            let incoming = Arc::new(Incoming::new(&queue, &path, bytes.len() as u64));
+            let map = Map::of_incoming(file.try_clone().unwrap(), Arc::clone(&incoming)).unwrap();
+            files.push((bytes, file, incoming));
+            maps.push(Arc::new(map));
+        }
+        let incoming = Arc::clone(&files[0].2);
         let (quota, over) = (Arc::new(AtomicU64::new(quota)), Arc::new(AtomicBool::new(false)));
-        let theirs = (Arc::clone(&incoming), Arc::clone(&quota), Arc::clone(&over));
+        let theirs = (Arc::clone(&quota), Arc::clone(&over));
         let thread = thread::spawn(move || {
-            let (incoming, quota, over) = theirs;
+            let (quota, over) = theirs;
             while !over.load(Ordering::Relaxed) {
-                let Taken::Range(range) = incoming.take(Duration::from_millis(5)) else { continue };
+                let Taken::Range(no, range) = queue.take(Duration::from_millis(5)) else {
+                    continue;
+                };
+                let (bytes, file, incoming) = &files[no];
                 let len = range.end - range.start;
                 while quota.load(Ordering::Relaxed) < len {
                     if over.load(Ordering::Relaxed) {
@@ -58,15 +77,16 @@ impl Source {
                 incoming.received(range);
             }
         });
-        Source { incoming, map: Arc::new(map), quota, over, thread: Some(thread) }
+        Source { incoming, maps, quota, over, thread: Some(thread) }
     }
 
     fn open(&self, options: &OpenOptions) -> Model {
-        Model::open_mapped(&self.map, options).unwrap()
+        Model::open_mapped(&self.maps, options).unwrap()
     }
 
     fn received(&self) -> u64 {
-        self.incoming.len() - self.incoming.missing()
+        let missing = |map: &Arc<Map>| map.incoming().map_or(0, |incoming| incoming.missing());
+        self.maps.iter().map(|map| map.len() as u64 - missing(map)).sum()
     }
 }
 
@@ -135,6 +155,45 @@ fn an_answer_has_the_bits_that_the_whole_file_gives() {
     }
 }
 
+/// Writes a model, and the same in this number of shards.
+fn sharded(folder: &Path, spec: &Spec, count: usize) -> (PathBuf, Vec<PathBuf>) {
+    let (whole, _) = spec.write(folder);
+    let shards = shards_of(&std::fs::read(&whole).unwrap(), "m", count);
+    let write = |(name, bytes)| {
+        let path = folder.join::<String>(name);
+        std::fs::write::<_, Vec<u8>>(&path, bytes).unwrap();
+        path
+    };
+    (whole, shards.into_iter().map(write).collect())
+}
+
+#[test]
+fn shards_that_come_together_have_the_bits_of_the_whole_model() {
+    for (i, spec) in [Spec::llama(), Spec::gemma3n(), qwen3moe()].into_iter().enumerate() {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (whole, shards) = sharded(folder.path(), &spec, 3);
+        for load in [Load::Mmap, Load::Read] {
+            for repack in [Repack::Off, Repack::On] {
+                let options = OpenOptions { repack, load, ..options() };
+                let expected = answer(&Model::open(&whole, &options).unwrap()).unwrap();
+                let source = Source::of(&shards, ALL);
+                let model = source.open(&options);
+                assert_eq!(model.files().len(), 3);
+                assert!(answer(&model).unwrap() == expected, "{} {load:?} {repack:?}", spec.arch);
+                model.wait_loaded().unwrap();
+                assert!(answer(&model).unwrap() == expected);
+            }
+        }
+        // Of some shards that are complete already.
+        let mut source = Source::of(&shards, ALL);
+        let there = source.maps[i].path().to_owned();
+        std::fs::copy(&shards[i], &there).unwrap();
+        source.maps[i] = Arc::new(Map::open(&there).unwrap());
+        let expected = answer(&Model::open(&whole, &options()).unwrap()).unwrap();
+        assert!(answer(&source.open(&options())).unwrap() == expected);
+    }
+}
+
 #[test]
 fn experts_that_do_not_fit_into_memory_come_when_they_are_chosen() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -158,59 +217,65 @@ fn experts_that_do_not_fit_into_memory_come_when_they_are_chosen() {
     }
 }
 
-/// Of the experts those that were chosen, of the rest everything but what is behind the last tensor.
-fn needed(path: &Path, model: &Model, chosen: &str) -> u64 {
-    let bytes = std::fs::read(path).unwrap();
-    let gguf = parse(&bytes[..]).unwrap();
-    let is_expert = |name: &str| name.contains("_exps");
-    let of_experts: u64 = gguf.tensors.iter().filter(|t| is_expert(t.name)).map(|t| t.nbytes).sum();
+/// Bytes of the experts that were chosen, and everything else of these files.
+fn needed(files: &[PathBuf], model: &Model, chosen: &str) -> u64 {
+    let (mut all, mut of_experts) = (0, 0);
+    for file in files {
+        let bytes = std::fs::read(file).unwrap();
+        let gguf = parse(&bytes[..]).unwrap();
+        let experts = gguf.tensors.iter().filter(|t| t.name.contains("_exps"));
+        of_experts += experts.map(|t| t.nbytes).sum::<u64>();
+        all += bytes.len() as u64;
+    }
     let experts = (model.spec().layers.len() * 16) as u64;
     let visits = chosen.lines().skip(2).map(|line| line.split(' ').count() as u64 - 1);
-    bytes.len() as u64 - of_experts + of_experts / experts * visits.sum::<u64>()
+    all - of_experts + of_experts / experts * visits.sum::<u64>()
 }
 
 #[test]
 fn before_the_first_token_only_what_it_needs_is_received() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (path, _) = qwen3moe().write(folder.path());
+    let (whole, shards) = sharded(folder.path(), &qwen3moe(), 3);
     let prompt = tokens(2, 300, 3);
     let first = |model: &Model| {
         let mut session = Session::new(model, &SessionOptions::default()).unwrap();
         session.feed(&prompt).map(bits)
     };
-    let whole = Model::open(&path, &options()).unwrap();
-    whole.record_experts();
-    let expected = first(&whole).unwrap();
-    let needed = needed(&path, &whole, &whole.recorded_experts().to_string());
-    drop(whole);
-    let all = std::fs::metadata(&path).unwrap().len();
-    assert!(needed < all / 2, "{needed} of {all}");
-    // A source that has no more than a tenth more to send.
-    let source = Source::new(&path, needed + needed / 10);
-    let (incoming, over) = (Arc::clone(&source.incoming), Arc::clone(&source.over));
-    let patience = thread::spawn(move || {
-        for _ in 0..6000 {
-            if over.load(Ordering::Relaxed) {
-                return;
+    let model = Model::open(&whole, &options()).unwrap();
+    model.record_experts();
+    let expected = first(&model).unwrap();
+    let chosen = model.recorded_experts().to_string();
+    for files in [vec![whole], shards] {
+        let needed = needed(&files, &model, &chosen);
+        let all: u64 = files.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum();
+        assert!(needed < all / 2, "{needed} of {all}");
+        // A source that has no more than a tenth more to send.
+        let source = Source::of(&files, needed + needed / 10);
+        let (incoming, over) = (Arc::clone(&source.incoming), Arc::clone(&source.over));
+        let patience = thread::spawn(move || {
+            for _ in 0..6000 {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(20));
             }
-            thread::sleep(Duration::from_millis(20));
+            incoming.queue().fail("it needs more");
+        });
+        let model = source.open(&options());
+        assert!(model.is_incoming() && model.load_report().reason().contains("being received"));
+        // Time in which nothing may come that the answer does not need.
+        thread::sleep(Duration::from_millis(50));
+        assert!(first(&model).unwrap() == expected);
+        assert!(source.received() <= needed + needed / 10);
+        // All of it comes after that, without another step.
+        source.quota.store(ALL, Ordering::Relaxed);
+        while source.maps.iter().any(|map| map.incoming().is_some()) {
+            thread::sleep(Duration::from_millis(5));
         }
-        incoming.fail("it needs more");
-    });
-    let model = source.open(&options());
-    assert!(model.is_incoming() && model.load_report().reason().contains("being received"));
-    // Time in which nothing may come that the answer does not need.
-    thread::sleep(Duration::from_millis(50));
-    assert!(first(&model).unwrap() == expected);
-    assert!(source.received() <= needed + needed / 10);
-    // All of it comes after that, without another step.
-    source.quota.store(ALL, Ordering::Relaxed);
-    while !source.incoming.is_complete() {
-        thread::sleep(Duration::from_millis(5));
+        assert!(!model.is_incoming());
+        drop((model, source));
+        patience.join().unwrap();
     }
-    assert!(!model.is_incoming());
-    drop((model, source));
-    patience.join().unwrap();
 }
 
 #[test]
@@ -267,9 +332,9 @@ fn a_source_that_fails_ends_the_step_that_needs_it() {
                     thread::sleep(Duration::from_millis(60));
                 }
                 left.store(0, Ordering::Relaxed);
-                incoming.fail("the hub is gone");
+                incoming.queue().fail("the hub is gone");
             });
-            let model = Model::open_mapped(&source.map, &options());
+            let model = Model::open_mapped(&source.maps, &options());
             let answered = model.and_then(|model| {
                 let answered = answer(&model);
                 assert!(answered.is_ok() || model.check().is_err() || answer(&model).is_err());
@@ -281,7 +346,7 @@ fn a_source_that_fails_ends_the_step_that_needs_it() {
                 Ok(bits) => break assert!(bits == expected),
                 Err(error) => {
                     let text = error.to_string();
-                    assert!(text.contains(".part: byte "), "{text}");
+                    assert!(text.contains(".gguf: byte "), "{text}");
                     assert!(text.ends_with("was not received: the hub is gone"), "{text}");
                 }
             }

@@ -133,19 +133,8 @@ fn shards_load_in_every_way() {
     let spec = Spec { ty: GgmlType::F16, tied: false, ..Spec::llama() };
     let (whole, _) = spec.write(folder.path());
     let bytes = std::fs::read(&whole).unwrap();
-    let gguf = alight_formats::gguf::parse(&bytes).unwrap();
-    let infos: Vec<_> = gguf.tensors.clone();
-    let half = infos.len() / 2;
-    for (no, part) in [&infos[..half], &infos[half..]].into_iter().enumerate() {
-        let mut b = if no == 0 { spec.metadata("") } else { Default::default() };
-        b.u16("split.no", no as u16).u16("split.count", 2);
-        b.i32("split.tensors.count", infos.len() as i32);
-        for info in part {
-            b.tensor(info.name, info.ty, info.shape()).unwrap();
-        }
-        let file = b.file(|i, out| out.copy_from_slice(&bytes[part[i].range()]));
-        std::fs::write(folder.path().join(format!("m-0000{}-of-00002.gguf", no + 1)), file)
-            .unwrap();
+    for (name, shard) in common::shards_of(&bytes, "m", 2) {
+        std::fs::write(folder.path().join(name), shard).unwrap();
     }
     let first = folder.path().join("m-00001-of-00002.gguf");
     for repack in [Repack::Off, Repack::On] {

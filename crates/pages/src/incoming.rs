@@ -1,16 +1,17 @@
-//! A file whose bytes are still being received: which of them are there, and which come next.
+//! Files whose bytes are still being received: which of them are there, and which come next.
 //!
-//! One side receives: it [takes](Incoming::take) ranges, writes them into the file at their place, and [counts](Incoming::received)
-//! them. The other side reads: it asks for ranges, those that it needs [now](Incoming::ask_now) and those that it will need
-//! [soon](Incoming::ask), and [waits](Incoming::wait) for them. The rest is left until [`Incoming::take_rest`]: before
-//! that it would only delay the other ranges.
+//! One side receives: it [takes](IncomingQueue::take) ranges, writes them into their file at their place, and
+//! [counts](Incoming::received) them. The other side reads: it asks for ranges, those that it needs [now](Incoming::ask_now) and those
+//! that it will need [soon](Incoming::ask), and [waits](Incoming::wait) for them. The rest is left until [`Incoming::take_rest`]:
+//! before that it would only delay the other ranges. The files of a model have one queue: what is needed of any comes in order.
 //!
-//! A byte of a map of the file ([`Map::of_incoming`](crate::Map::of_incoming)) is its final value once its range is there, and zero
+//! A byte of a map of such a file ([`Map::of_incoming`](crate::Map::of_incoming)) is its final value once its range is there, and zero
 //! before. The unit is a [`BLOCK`].
 //!
 //! **Invariant:** a thread that has found a range to be there sees every byte of it: blocks are counted after they are written.
 //!
-//! **Invariant:** a failure wakes all who wait, and stays: no thread waits for bytes that will not come.
+//! **Invariant:** a failure wakes all who wait, and stays: no thread waits for bytes that will not come. It is one of all files of the
+//! queue, since a model needs all of them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -34,59 +35,71 @@ const INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Incoming {
     path: PathBuf,
+    here: Arc<Here>,
+    queue: Arc<IncomingQueue>,
+    /// Its number in the queue.
+    no: usize,
+}
+
+/// The bytes of a file that are there.
+#[derive(Debug)]
+struct Here {
     len: u64,
-    here: Blocks,
+    blocks: Blocks,
     /// Bytes that are not there.
     missing: AtomicU64,
-    state: Mutex<IncomingState>,
+}
+
+/// The order in which ranges of files are taken that are received together.
+#[derive(Debug, Default)]
+pub struct IncomingQueue {
+    state: Mutex<QueueState>,
     /// Blocks have come, were asked for, or will not come.
     changed: Condvar,
 }
 
-/// The order in which ranges are taken.
-#[derive(Debug)]
-struct IncomingState {
-    /// Ranges that readers need now.
-    urgent: VecDeque<Range<u64>>,
+#[derive(Debug, Default)]
+struct QueueState {
+    files: Vec<QueuedFile>,
+    /// Ranges that readers need now, each with the number of its file.
+    urgent: VecDeque<(usize, Range<u64>)>,
     /// Ranges that they will need soon.
-    soon: VecDeque<Range<u64>>,
-    /// The rest of the file, from its first byte that was not looked at; `None` while it is left.
-    rest: Option<u64>,
+    soon: VecDeque<(usize, Range<u64>)>,
+    /// The rest of the files, from the first file and byte that was not looked at; `None` while it is left.
+    rest: Option<(usize, u64)>,
+    /// Why what is not there will not come.
+    failure: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct QueuedFile {
+    here: Arc<Here>,
     /// The blocks that are there or were taken.
     taken: Blocks,
-    /// Why the others will not come.
-    failure: Option<Arc<str>>,
 }
 
 /// The next range to receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Whole blocks, none of which is there or was taken before.
-    Range(Range<u64>),
+    /// Whole blocks of the file of this number, none of which is there or was taken before.
+    Range(usize, Range<u64>),
     /// Nothing is asked for at the moment.
     Nothing,
-    /// Everything was taken, or the file will not be complete.
+    /// Everything was taken, or a file will not be complete.
     Over,
 }
 
 impl Incoming {
-    /// Creates the state of a file of `len` bytes that has none of them. Errors call it `path`.
-    pub fn new(path: &Path, len: u64) -> Incoming {
-        let state = IncomingState {
-            urgent: VecDeque::new(),
-            soon: VecDeque::new(),
-            rest: None,
-            taken: Blocks::of(len),
-            failure: None,
-        };
-        Incoming {
-            path: path.into(),
-            len,
-            here: Blocks::of(len),
-            missing: AtomicU64::new(len),
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        }
+    /// Creates the state of a file of `len` bytes that has none of them, after the files that are in the queue: the first has the number
+    /// 0. Errors call it `path`.
+    pub fn new(queue: &Arc<IncomingQueue>, path: &Path, len: u64) -> Incoming {
+        let here = Here { len, blocks: Blocks::of(len), missing: AtomicU64::new(len) };
+        let here = Arc::new(here);
+        let mut state = queue.state();
+        let no = state.files.len();
+        state.files.push(QueuedFile { here: Arc::clone(&here), taken: Blocks::of(len) });
+        drop(state);
+        Incoming { path: path.into(), here, queue: Arc::clone(queue), no }
     }
 
     /// The name of the file in errors.
@@ -94,15 +107,20 @@ impl Incoming {
         &self.path
     }
 
+    /// The order in which its ranges are taken.
+    pub fn queue(&self) -> &Arc<IncomingQueue> {
+        &self.queue
+    }
+
     /// The bytes that the file will have.
     #[allow(clippy::len_without_is_empty)] // no question of this type
     pub fn len(&self) -> u64 {
-        self.len
+        self.here.len
     }
 
     /// Bytes that are not there.
     pub fn missing(&self) -> u64 {
-        self.missing.load(Ordering::Acquire)
+        self.here.missing.load(Ordering::Acquire)
     }
 
     /// True if all bytes are there.
@@ -117,49 +135,51 @@ impl Incoming {
 
     /// The first missing blocks of `range` that follow one another, cut to its blocks.
     pub fn first_missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
-        self.here.first_unset(&self.blocks_of(range)).map(|blocks| self.bytes_of(&blocks))
+        let here = &self.here;
+        here.blocks.first_unset(&here.blocks_of(range)).map(|blocks| here.bytes_of(&blocks))
     }
 
     /// Counts `range`, which has been written: the blocks that end in it, or with the file. A block that began before must have been
     /// written up to there by the same thread. Returns the bytes that were not counted before.
     pub fn received(&self, range: Range<u64>) -> u64 {
-        let end = if range.end >= self.len { self.len.div_ceil(BLOCK) } else { range.end / BLOCK };
+        let here = &self.here;
+        let end = if range.end >= here.len { here.len.div_ceil(BLOCK) } else { range.end / BLOCK };
         let blocks = range.start / BLOCK..end;
-        let new = self.here.set(&blocks, &mut |block| {
-            let bytes = self.bytes_of(&(block..block + 1));
+        let new = here.blocks.set(&blocks, &mut |block| {
+            let bytes = here.bytes_of(&(block..block + 1));
             bytes.end - bytes.start
         });
         if new > 0 {
             // Release: a thread that finds the file complete sees its bytes.
-            self.missing.fetch_sub(new, Ordering::AcqRel);
+            here.missing.fetch_sub(new, Ordering::AcqRel);
             // Held, so that no thread that has just looked falls asleep now.
-            drop(self.state());
-            self.changed.notify_all();
+            drop(self.queue.state());
+            self.queue.changed.notify_all();
         }
         new
     }
 
     /// Forgets everything that was received. No map of the file may be in use.
     pub fn reset(&self) {
-        let state = self.state();
-        self.here.clear();
-        state.taken.clear();
-        self.missing.store(self.len, Ordering::Release);
+        let state = self.queue.state();
+        self.here.blocks.clear();
+        state.files[self.no].taken.clear();
+        self.here.missing.store(self.here.len, Ordering::Release);
     }
 
     /// Asks for `range`, after what was asked for before, and after everything that is needed now.
     pub fn ask(&self, range: Range<u64>) {
         if !self.is_here(&range) {
-            self.state().soon.push_back(range);
-            self.changed.notify_all();
+            self.queue.state().soon.push_back((self.no, range));
+            self.queue.changed.notify_all();
         }
     }
 
     /// Asks for `range`, before everything that is not needed now.
     pub fn ask_now(&self, range: Range<u64>) {
         if !self.is_here(&range) {
-            self.state().urgent.push_back(range);
-            self.changed.notify_all();
+            self.queue.state().urgent.push_back((self.no, range));
+            self.queue.changed.notify_all();
         }
     }
 
@@ -172,7 +192,7 @@ impl Incoming {
         if self.is_here(range) {
             return Ok(true);
         }
-        let mut state = self.state();
+        let mut state = self.queue.state();
         loop {
             let Some(missing) = self.first_missing(range) else { return Ok(true) };
             if let Some(reason) = &state.failure {
@@ -181,80 +201,25 @@ impl Incoming {
             if give_up() {
                 return Ok(false);
             }
-            state = self.sleep(state, INTERVAL);
+            state = self.queue.sleep(state, INTERVAL);
         }
     }
 
-    /// From now on everything is received, after what is asked for.
+    /// From now on everything is received, of all files of the queue, after what is asked for.
     pub fn take_rest(&self) {
-        self.state().rest.get_or_insert(0);
-        self.changed.notify_all();
-    }
-
-    /// Takes the next range, for the thread that receives it. Waits for one, but not longer than `patience`.
-    pub fn take(&self, patience: Duration) -> Taken {
-        let mut state = self.state();
-        let next = self.next(&mut state);
-        if next != Taken::Nothing {
-            return next;
-        }
-        state = self.sleep(state, patience);
-        self.next(&mut state)
-    }
-
-    fn next(&self, state: &mut IncomingState) -> Taken {
-        if state.failure.is_some() || self.is_complete() {
-            return Taken::Over;
-        }
-        for (queue, most) in [(&mut state.urgent, MAX_URGENT), (&mut state.soon, MAX_TAKEN)] {
-            while let Some(range) = queue.front_mut() {
-                if let Some(blocks) = self.take_of(&mut state.taken, range, most) {
-                    range.start = blocks.end.min(range.end);
-                    return Taken::Range(blocks);
-                }
-                queue.pop_front();
-            }
-        }
-        let Some(from) = &mut state.rest else { return Taken::Nothing };
-        let Some(blocks) = self.take_of(&mut state.taken, &(*from..self.len), MAX_TAKEN) else {
-            return Taken::Over;
-        };
-        *from = blocks.end;
-        Taken::Range(blocks)
-    }
-
-    /// Takes the first blocks of `range` that are neither there nor taken, at most `most` bytes of them.
-    fn take_of(&self, taken: &mut Blocks, range: &Range<u64>, most: u64) -> Option<Range<u64>> {
-        let mut within = self.blocks_of(range);
-        loop {
-            let free = taken.first_unset(&within)?;
-            // They may have been there before this program began.
-            let missing = self.here.first_unset(&free);
-            let Some(blocks) = missing else {
-                within.start = free.end;
-                continue;
-            };
-            let blocks = blocks.start..blocks.end.min(blocks.start + most / BLOCK);
-            taken.set(&blocks, &mut |_| 0);
-            return Some(self.bytes_of(&blocks));
-        }
-    }
-
-    /// The bytes that are not there will not come. The first reason is kept.
-    pub fn fail(&self, reason: &str) {
-        self.state().failure.get_or_insert_with(|| reason.into());
-        self.changed.notify_all();
+        self.queue.state().rest.get_or_insert((0, 0));
+        self.queue.changed.notify_all();
     }
 
     /// Checks that the bytes that are not there may still come, and that those that are there are as promised.
     ///
     /// # Errors
-    /// They will not, or are not.
+    /// They will not, or are not; or that is so of another file of the queue.
     pub fn check(&self) -> Result<(), MapError> {
-        match &self.state().failure {
+        match &self.queue.state().failure {
             Some(reason) => {
-                let missing = self.first_missing(&(0..self.len));
-                Err(self.error(missing.map_or(self.len, |missing| missing.start), reason))
+                let missing = self.first_missing(&(0..self.len()));
+                Err(self.error(missing.map_or(self.len(), |missing| missing.start), reason))
             }
             None => Ok(()),
         }
@@ -262,7 +227,37 @@ impl Incoming {
 
     fn error(&self, at: u64, reason: &str) -> MapError {
         let (path, reason) = (self.path.clone(), reason.to_owned());
-        MapError::NotReceived { path, at, len: self.len, reason }
+        MapError::NotReceived { path, at, len: self.len(), reason }
+    }
+
+    /// The blocks of `range` that are there, as bits: eight in a byte, the lowest first, beginning with the byte that has the first of
+    /// them; for a record of what was received.
+    pub fn bits(&self, range: &Range<u64>) -> (usize, Vec<u8>) {
+        let blocks = self.here.blocks_of(range);
+        let bytes = blocks.start / 8..blocks.end.div_ceil(8);
+        (bytes.start as usize, bytes.map(|byte| self.here.blocks.byte(byte)).collect())
+    }
+
+    /// Counts the blocks whose bits are set in a record of the whole file. Bits past the end are ignored.
+    pub fn restore(&self, bits: &[u8]) {
+        let blocks = self.len().div_ceil(BLOCK);
+        let is_set = |block: u64| {
+            bits.get((block / 8) as usize).is_some_and(|byte| byte >> (block % 8) & 1 == 1)
+        };
+        let mut at = 0;
+        while at < blocks {
+            let end = (at..blocks).find(|block| !is_set(*block)).unwrap_or(blocks);
+            if end > at {
+                self.received(self.here.bytes_of(&(at..end)));
+            }
+            at = (end..blocks).find(|block| is_set(*block)).unwrap_or(blocks);
+        }
+    }
+}
+
+impl Here {
+    fn is_complete(&self) -> bool {
+        self.missing.load(Ordering::Acquire) == 0
     }
 
     fn blocks_of(&self, range: &Range<u64>) -> Range<u64> {
@@ -273,41 +268,81 @@ impl Incoming {
     fn bytes_of(&self, blocks: &Range<u64>) -> Range<u64> {
         blocks.start * BLOCK..(blocks.end * BLOCK).min(self.len)
     }
+}
 
-    fn state(&self) -> MutexGuard<'_, IncomingState> {
+impl IncomingQueue {
+    /// Takes the next range, for the thread that receives it. Waits for one, but not longer than `patience`.
+    pub fn take(&self, patience: Duration) -> Taken {
+        let mut state = self.state();
+        let next = state.next();
+        if next != Taken::Nothing {
+            return next;
+        }
+        state = self.sleep(state, patience);
+        state.next()
+    }
+
+    /// The bytes that are not there will not come. The first reason is kept.
+    pub fn fail(&self, reason: &str) {
+        self.state().failure.get_or_insert_with(|| reason.into());
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sleep<'s>(
         &self,
-        state: MutexGuard<'s, IncomingState>,
+        state: MutexGuard<'s, QueueState>,
         time: Duration,
-    ) -> MutexGuard<'s, IncomingState> {
+    ) -> MutexGuard<'s, QueueState> {
         let waited = self.changed.wait_timeout(state, time);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
+}
 
-    /// The blocks of `range` that are there, as bits: eight in a byte, the lowest first, beginning with the byte that has the first of
-    /// them; for a record of what was received.
-    pub fn bits(&self, range: &Range<u64>) -> (usize, Vec<u8>) {
-        let blocks = self.blocks_of(range);
-        let bytes = blocks.start / 8..blocks.end.div_ceil(8);
-        (bytes.start as usize, bytes.map(|byte| self.here.byte(byte)).collect())
-    }
-
-    /// Counts the blocks whose bits are set in a record of the whole file. Bits past the end are ignored.
-    pub fn restore(&self, bits: &[u8]) {
-        let blocks = self.len.div_ceil(BLOCK);
-        let is_set = |block: u64| {
-            bits.get((block / 8) as usize).is_some_and(|byte| byte >> (block % 8) & 1 == 1)
-        };
-        let mut at = 0;
-        while at < blocks {
-            let end = (at..blocks).find(|block| !is_set(*block)).unwrap_or(blocks);
-            if end > at {
-                self.received(self.bytes_of(&(at..end)));
+impl QueueState {
+    fn next(&mut self) -> Taken {
+        if self.failure.is_some() || self.files.iter().all(|file| file.here.is_complete()) {
+            return Taken::Over;
+        }
+        for (queue, most) in [(&mut self.urgent, MAX_URGENT), (&mut self.soon, MAX_TAKEN)] {
+            while let Some((no, range)) = queue.front_mut() {
+                if let Some(bytes) = self.files[*no].take_of(range, most) {
+                    range.start = bytes.end.min(range.end);
+                    return Taken::Range(*no, bytes);
+                }
+                queue.pop_front();
             }
-            at = (end..blocks).find(|block| is_set(*block)).unwrap_or(blocks);
+        }
+        let Some((first, from)) = self.rest else { return Taken::Nothing };
+        for (no, file) in self.files.iter_mut().enumerate().skip(first) {
+            let from = if no == first { from } else { 0 };
+            if let Some(bytes) = file.take_of(&(from..file.here.len), MAX_TAKEN) {
+                self.rest = Some((no, bytes.end));
+                return Taken::Range(no, bytes);
+            }
+        }
+        Taken::Over
+    }
+}
+
+impl QueuedFile {
+    /// Takes the first blocks of `range` that are neither there nor taken, at most `most` bytes of them.
+    fn take_of(&mut self, range: &Range<u64>, most: u64) -> Option<Range<u64>> {
+        let mut within = self.here.blocks_of(range);
+        loop {
+            let free = self.taken.first_unset(&within)?;
+            // They may have been there before this program began.
+            let missing = self.here.blocks.first_unset(&free);
+            let Some(blocks) = missing else {
+                within.start = free.end;
+                continue;
+            };
+            let blocks = blocks.start..blocks.end.min(blocks.start + most / BLOCK);
+            self.taken.set(&blocks, &mut |_| 0);
+            return Some(self.here.bytes_of(&blocks));
         }
     }
 }
@@ -384,7 +419,11 @@ mod tests {
     const NEVER: &dyn Fn() -> bool = &|| false;
 
     fn of(blocks: u64) -> Incoming {
-        Incoming::new(Path::new("m.gguf"), blocks * BLOCK - 5)
+        Incoming::new(&Arc::default(), Path::new("m.gguf"), blocks * BLOCK - 5)
+    }
+
+    fn blocks(file: usize, blocks: Range<u64>) -> Taken {
+        Taken::Range(file, blocks.start * BLOCK..blocks.end * BLOCK)
     }
 
     #[test]
@@ -402,34 +441,62 @@ mod tests {
         assert!(incoming.is_here(&(len..len + 10)));
         incoming.received(0..len);
         assert!(incoming.is_complete() && incoming.first_missing(&(0..len)).is_none());
-        assert_eq!(incoming.take(NOW), Taken::Over);
+        assert_eq!(incoming.queue.take(NOW), Taken::Over);
     }
 
     #[test]
     fn what_is_waited_for_comes_first_and_the_rest_when_it_is_wanted() {
         let incoming = of(5000);
         let len = incoming.len();
-        assert_eq!(incoming.take(NOW), Taken::Nothing);
+        assert_eq!(incoming.queue.take(NOW), Taken::Nothing);
         incoming.received(10 * BLOCK..12 * BLOCK);
         incoming.ask(9 * BLOCK..13 * BLOCK);
         incoming.ask_now(100 * BLOCK + 1..100 * BLOCK + 2);
-        let blocks = |range: Range<u64>| Taken::Range(range.start * BLOCK..range.end * BLOCK);
         for expected in [100..101, 9..10, 12..13] {
-            assert_eq!(incoming.take(NOW), blocks(expected));
+            assert_eq!(incoming.queue.take(NOW), blocks(0, expected));
         }
         incoming.ask(9 * BLOCK..13 * BLOCK);
-        assert_eq!(incoming.take(NOW), Taken::Nothing, "it is on its way");
+        assert_eq!(incoming.queue.take(NOW), Taken::Nothing, "it is on its way");
         incoming.take_rest();
-        assert_eq!(incoming.take(NOW), blocks(0..9));
-        assert_eq!(incoming.take(NOW), blocks(13..100));
-        assert_eq!(incoming.take(NOW), blocks(101..101 + 1024));
+        assert_eq!(incoming.queue.take(NOW), blocks(0, 0..9));
+        assert_eq!(incoming.queue.take(NOW), blocks(0, 13..100));
+        assert_eq!(incoming.queue.take(NOW), blocks(0, 101..101 + 1024));
         incoming.ask_now(0..len);
-        assert_eq!(incoming.take(NOW), blocks(1125..1125 + 256), "shared by connections");
+        assert_eq!(incoming.queue.take(NOW), blocks(0, 1125..1125 + 256), "shared by connections");
         let mut all = 9 + 87 + 1024 + 256 + 3 + 2;
-        while let Taken::Range(range) = incoming.take(NOW) {
+        while let Taken::Range(_, range) = incoming.queue.take(NOW) {
             all += (range.end - range.start).div_ceil(BLOCK);
         }
-        assert_eq!((all, incoming.take(NOW)), (5000, Taken::Over));
+        assert_eq!((all, incoming.queue.take(NOW)), (5000, Taken::Over));
+    }
+
+    #[test]
+    fn files_of_one_queue_come_in_the_order_in_which_they_are_asked_for() {
+        let queue = Arc::default();
+        let [first, second, third] =
+            ["a", "b", "c"].map(|name| Incoming::new(&queue, Path::new(name), 10 * BLOCK));
+        second.ask(5 * BLOCK..7 * BLOCK);
+        first.ask(0..2 * BLOCK);
+        second.ask(1..2);
+        third.ask_now(9 * BLOCK..10 * BLOCK);
+        for expected in [blocks(2, 9..10), blocks(1, 5..7), blocks(0, 0..2), blocks(1, 0..1)] {
+            assert_eq!(queue.take(NOW), expected);
+        }
+        assert_eq!(queue.take(NOW), Taken::Nothing);
+        second.received(1..9 * BLOCK);
+        third.take_rest();
+        for expected in [blocks(0, 2..10), blocks(1, 9..10), blocks(2, 0..9)] {
+            assert_eq!(queue.take(NOW), expected);
+        }
+        assert_eq!(queue.take(NOW), Taken::Over);
+        // The file that is complete fails as well: the others are not.
+        first.received(0..10 * BLOCK);
+        second.received(0..10 * BLOCK);
+        assert!(first.is_complete() && first.check().is_ok());
+        queue.fail("the network is gone");
+        let error = third.wait(&(0..1), NEVER).unwrap_err().to_string();
+        assert_eq!(error, "c: byte 0 of 40960 was not received: the network is gone");
+        assert!(first.check().is_err() && first.wait(&(0..9), NEVER).unwrap());
     }
 
     #[test]
@@ -444,7 +511,7 @@ mod tests {
                 .spawn(|| incoming.wait(&(5 * BLOCK..6 * BLOCK), &|| over.load(Ordering::Relaxed)));
             let mut left = 3;
             while left > 0 {
-                if let Taken::Range(range) = incoming.take(INTERVAL) {
+                if let Taken::Range(_, range) = incoming.queue.take(INTERVAL) {
                     left -= (range.end - range.start) / BLOCK;
                     if range.start < 2 * BLOCK {
                         incoming.received(range);
@@ -455,14 +522,14 @@ mod tests {
             over.store(true, Ordering::Relaxed);
             assert!(!bored.join().unwrap().unwrap());
             let failing = scope.spawn(|| incoming.wait(&(BLOCK + 1..3 * BLOCK), NEVER));
-            incoming.fail("the network is gone");
-            incoming.fail("another reason");
+            incoming.queue.fail("the network is gone");
+            incoming.queue.fail("another reason");
             let error = failing.join().unwrap().unwrap_err().to_string();
             assert_eq!(error, "m.gguf: byte 8192 of 40955 was not received: the network is gone");
         });
         assert!(incoming.check().is_err());
         assert!(incoming.wait(&(0..2 * BLOCK), NEVER).unwrap(), "what is there is there");
-        assert_eq!(incoming.take(NOW), Taken::Over);
+        assert_eq!(incoming.queue.take(NOW), Taken::Over);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! page cache.
 //!
 //! - [`Map`]: a read-only shared map of one regular file.
-//! - [`Incoming`]: a file that is still being received, whose map is read while it comes.
+//! - [`Incoming`]: a file that is still being received, whose map is read while it comes; [`IncomingQueue`]: what comes next of several.
 //! - [`Reservation`]: memory that is allocated as it is written, and that parts of files can be put into.
 //! - [`transfer`]: ranges of a file read into memory, around the page cache where that helps; a
 //!   [`Region`] is memory made for that.
@@ -96,7 +96,7 @@ pub use filesystem::{Filesystem, Kind};
 pub use folder::Folder;
 pub use guarded::{GuardedError, GuardedFile, GuardedFolder, NotOurs};
 pub use held::{Held, path_of};
-pub use incoming::{BLOCK, Incoming, Taken};
+pub use incoming::{BLOCK, Incoming, IncomingQueue, Taken};
 pub use limits::{LimitSource, available as available_memory, swap_free};
 pub use map::{Advice, HUGE_PAGE, Map};
 pub use mark::{is_marked_by_others, mark};

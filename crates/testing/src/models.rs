@@ -42,6 +42,26 @@ pub fn real_model(file: &str) -> Option<PathBuf> {
     Some(path)
 }
 
+/// The shards of a model whose file has these bytes, with their names; their numbers of tensors are as equal as they can be.
+pub fn shards_of(file: &[u8], name: &str, count: usize) -> Vec<(String, Vec<u8>)> {
+    let gguf = alight_formats::gguf::parse(file).unwrap();
+    let total = gguf.tensors.len();
+    let shard = |(no, infos): (usize, &[alight_formats::gguf::TensorInfo<'_>])| {
+        let mut shard = Builder::new();
+        for (key, value) in gguf.metadata.iter().filter(|_| no == 0) {
+            shard.value(key, value);
+        }
+        shard.u16("split.no", no as u16).u16("split.count", count as u16);
+        shard.i32("split.tensors.count", total as i32);
+        for info in infos {
+            shard.tensor(info.name, info.ty, info.shape()).unwrap();
+        }
+        let bytes = shard.file(|i, out| out.copy_from_slice(&file[infos[i].range()]));
+        (format!("{name}-{:05}-of-{count:05}.gguf", no + 1), bytes)
+    };
+    gguf.tensors.chunks(total.div_ceil(count)).enumerate().map(shard).collect()
+}
+
 pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 pub const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
 

@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// A model that is being fetched, and can be opened.
 pub struct Coming {
-    map: Arc<Map>,
+    maps: Vec<Arc<Map>>,
     pull: Pull,
 }
 
@@ -37,7 +37,7 @@ struct PullState {
 }
 
 enum News {
-    Readable(Arc<Map>),
+    Readable(Vec<Arc<Map>>),
     Ended(Result<Pulled, HubError>),
 }
 
@@ -47,7 +47,7 @@ enum Begun {
     Coming(Coming),
 }
 
-/// Replaces a model of the hub by its file. If that has to be fetched, it is fetched from now on, and `Some` is returned as soon as it
+/// Replaces a model of the hub by its first file. If that has to be fetched, it is fetched from now on, and `Some` is returned as soon as it
 /// can be opened, if it can be before it is complete.
 pub fn begin(path: &mut PathBuf, offline: bool) -> Outcome<Option<Coming>> {
     let Some(name) = name_of(path)? else { return Ok(None) };
@@ -57,7 +57,9 @@ pub fn begin(path: &mut PathBuf, offline: bool) -> Outcome<Option<Coming>> {
         Located::There(found) | Located::Instead(found, _) => found.path().to_owned(),
         Located::Pulled(Begun::Whole(pulled)) => pulled.path().to_owned(),
         Located::Pulled(Begun::Coming(coming)) => {
-            *path = coming.map.path().to_owned();
+            if let Some(first) = coming.maps.first() {
+                *path = first.path().to_owned();
+            }
             return Ok(Some(coming));
         }
     };
@@ -78,7 +80,7 @@ fn begin_to_fetch(hub: &Hub, name: &Name) -> Result<Begun, HubError> {
         return fetch(hub, name).map(Begun::Whole);
     }
     match pull.next() {
-        News::Readable(map) => Ok(Begun::Coming(Coming { map, pull })),
+        News::Readable(maps) => Ok(Begun::Coming(Coming { maps, pull })),
         News::Ended(result) => {
             pull.state.progress().end(&result);
             result.map(Begun::Whole)
@@ -89,9 +91,9 @@ fn begin_to_fetch(hub: &Hub, name: &Name) -> Result<Begun, HubError> {
 impl PullState {
     fn pull(&self, hub: &Hub, name: &Name, news: &Sender<News>) {
         let result = hub.pull_and_read(name, &mut |event| {
-            if let Event::Readable { map } = &event {
-                // If it is not received, the file is not read.
-                let _ = news.send(News::Readable(Arc::clone(map)));
+            if let Event::Readable { maps } = &event {
+                // If it is not received, the files are not read.
+                let _ = news.send(News::Readable(maps.to_vec()));
             }
             self.progress().show(&event);
             PullProgress::going_on(self.stop.load(Ordering::Relaxed))
@@ -144,11 +146,11 @@ impl Pull {
 
 impl Coming {
     /// Opens the model, by `open`. Ctrl-C ends that, and the pull.
-    pub fn open<T: Send>(&self, open: impl FnOnce(&Arc<Map>) -> Outcome<T> + Send) -> Outcome<T> {
+    pub fn open<T: Send>(&self, open: impl FnOnce(&[Arc<Map>]) -> Outcome<T> + Send) -> Outcome<T> {
         let opened = thread::scope(|scope| {
-            let ((send, opened), map) = (channel(), &self.map);
+            let ((send, opened), maps) = (channel(), &self.maps);
             let work = move || {
-                let _ = send.send(open(map));
+                let _ = send.send(open(maps));
             };
             thread::Builder::new()
                 .name("open".into())
@@ -172,9 +174,7 @@ impl Coming {
         if let Err(stop) = outcome {
             return Err(self.end_with(stop));
         }
-        if let Some(incoming) = self.map.incoming() {
-            incoming.take_rest();
-        }
+        self.maps.iter().filter_map(|map| map.incoming()).for_each(|incoming| incoming.take_rest());
         self.pull.state.progress().unhide();
         let result = self.pull.ended();
         self.pull.state.progress().end(&result);

@@ -176,6 +176,12 @@ impl PullProgress {
                 };
                 say::line(&format!("pulling {}:{} ({of}{fits})", self.name.repo, model.tag()));
             }
+            Event::OnlyWhole => {
+                self.bar.clear();
+                say::note(
+                    "the server sends files only whole: the answer begins when all of the model is here",
+                );
+            }
             Event::Waiting { file } => {
                 self.bar.clear();
                 say::note(&format!("waiting for another process that fetches {file}"));

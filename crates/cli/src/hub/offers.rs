@@ -5,13 +5,13 @@ use std::io::stdout;
 use alight_hub::{Hub, Name};
 use serde_json::json;
 
-use super::{failed, fits};
+use super::failed;
 use crate::interrupt::Interrupt;
 use crate::layout::columns;
 use crate::layout::table::{Style, Table};
 use crate::outcome::Outcome;
 use crate::terminal_text::one_line;
-use crate::{output, units};
+use crate::{needs, output, units};
 
 /// Prints the models of a repository, with their sizes.
 pub fn list(hub: &Hub, name: &Name, json: bool) -> Outcome {
@@ -32,17 +32,25 @@ pub fn list(hub: &Hub, name: &Name, json: bool) -> Outcome {
         }
         return Ok(());
     }
-    let mut table = Table::new(["model", "size", "here"], 1, Style::Plain);
+    // Names are long, and the lines of most terminals have 80 columns.
+    let available = needs::available();
+    let here =
+        available.map_or_else(|| "here".to_owned(), |here| format!("here: {}", units::bytes(here)));
+    let mut table = Table::new(["model", "size", &here], 1, Style::Plain);
     for offer in &offers {
         let tag = offer.model.tag();
         let here = match (&offer.model.missing, offer.bytes) {
             (Some(missing), _) => format!("lacks {}", one_line(missing)),
-            (None, _) if offer.model.is_safetensors() => {
-                "for `alight convert`, which makes a smaller model of it".to_owned()
+            (None, _) if offer.model.is_safetensors() => "to convert".to_owned(),
+            (None, bytes) => {
+                let fits =
+                    bytes.zip(available).map(|(bytes, available)| match bytes <= available {
+                        true => "fits",
+                        false => "too large",
+                    });
+                let default = offer.is_default.then_some("default");
+                fits.into_iter().chain(default).collect::<Vec<_>>().join(", ")
             }
-            (None, None) => String::new(),
-            (None, Some(bytes)) if offer.is_default => format!("{}; the default", fits(bytes)),
-            (None, Some(bytes)) => fits(bytes),
         };
         let size = offer.bytes.map_or_else(|| "unknown".to_owned(), units::bytes);
         table.row([one_line(&format!("hf.co/{}:{tag}", name.repo)).into_owned(), size, here]);

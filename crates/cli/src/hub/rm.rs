@@ -1,8 +1,8 @@
 //! `alight rm`: removes models from the hub's cache.
 
-use alight_hub::{HubError, Name};
+use alight_hub::{Hub, HubError, Name};
 
-use super::{failed, hub};
+use super::{failed, hub, short};
 use crate::outcome::{Outcome, Stop};
 use crate::{say, units};
 
@@ -17,7 +17,7 @@ Examples:
 Bytes that another file of the repository needs are kept. What was received of incomplete models \
 is removed as well.")]
 pub struct RmArgs {
-    /// Models, as `alight list` names them
+    /// Models, as `alight list` names them, or a part of the name of one repository
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 
@@ -26,12 +26,21 @@ pub struct RmArgs {
     all: bool,
 }
 
+/// Returns the model that was named, in full or in short. Unlike where a model is used, a short name without a tag stands for all models of
+/// the repository, so that none of several is chosen.
+fn named(hub: &Hub, text: &str) -> Outcome<Name> {
+    let short = || short::in_cache(hub, text.trim_start_matches("hf.co/"));
+    match Name::parse(text) {
+        Ok(name) => Ok(name),
+        Err(error) => short()?.ok_or_else(|| failed(error)),
+    }
+}
+
 /// Runs the command.
 pub fn main(args: &RmArgs) -> Outcome {
     let hub = hub(true)?;
-    let names: Result<Vec<Name>, HubError> =
-        args.names.iter().map(|name| Name::parse(name)).collect();
-    for name in names.map_err(failed)? {
+    let names: Result<Vec<Name>, Stop> = args.names.iter().map(|text| named(&hub, text)).collect();
+    for name in names? {
         let removed = hub.remove(&name, args.all).map_err(|error| match error {
             HubError::Several { repo, exist } => Stop::Failed(anyhow::anyhow!(
                 "{repo} has several models in the cache: {}; name one, or give --all",

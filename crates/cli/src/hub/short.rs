@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use alight_hub::{Cached, Name};
+use alight_hub::{Cached, Hub, Name};
 use anyhow::anyhow;
 
 use super::{failed, hub};
@@ -19,11 +19,26 @@ const SHOWN: usize = 10;
 /// # Errors
 /// Several repositories have such a name.
 pub fn name(path: &Path) -> Outcome<Option<Name>> {
-    let Some(text) = path.to_str().filter(|text| may_be_short(text) && !path.exists()) else {
-        return Ok(None);
-    };
+    let Some(text) = path.to_str().filter(|_| !path.exists()) else { return Ok(None) };
     // Without a cache, or with one that cannot be read, nothing in it has a name.
     let Ok(hub) = hub(true) else { return Ok(None) };
+    let Some(name) = in_cache(&hub, text)? else { return Ok(None) };
+    // Only what was fetched has a short name.
+    let cached = hub.find(&name).map_err(failed)?;
+    let cached = cached.ok_or_else(|| failed(hub.not_there(&name)))?;
+    say::note(&format!("'{text}' is hf.co/{}:{}", cached.repo, cached.tag));
+    Ok(Some(Name { tag: Some(cached.tag), ..name }))
+}
+
+/// Returns the name of the repository in the cache that this text is a part of the name of, with the text's tag if it has one; `None` if
+/// nothing in the cache has such a name.
+///
+/// # Errors
+/// Several repositories have such a name.
+pub fn in_cache(hub: &Hub, text: &str) -> Outcome<Option<Name>> {
+    if !may_be_short(text) {
+        return Ok(None);
+    }
     let all = hub.list().unwrap_or_default();
     let (word, tag) = text.split_once(':').map_or((text, None), |(word, tag)| (word, Some(tag)));
     let repos = named(word, &all);
@@ -45,12 +60,7 @@ pub fn name(path: &Path) -> Outcome<Option<Name>> {
         Some(tag) => Name::parse(&format!("{found}:{tag}")),
         None => Name::parse(found),
     };
-    let name = name.map_err(failed)?;
-    // Only what was fetched has a short name.
-    let cached = hub.find(&name).map_err(failed)?;
-    let cached = cached.ok_or_else(|| failed(hub.not_there(&name)))?;
-    say::note(&format!("'{text}' is hf.co/{}:{}", cached.repo, cached.tag));
-    Ok(Some(Name { tag: Some(cached.tag), ..name }))
+    name.map(Some).map_err(failed)
 }
 
 /// True if a text could be a short name, and not a misspelt path.

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::cached::{Canvas, FileCached, bar, picture};
 use super::summary::Summary;
+use crate::layout;
 use crate::terminal_text::one_line;
 use crate::units::{self, percent};
 
@@ -25,16 +26,34 @@ impl View {
     /// Cuts a line to the width of the terminal. A file's path is not cut, so that you can copy it.
     pub fn fit(self, line: &str) -> String {
         let line = line.trim_end();
-        let width = self.canvas.width.unwrap_or(COLUMNS).max(COLUMNS / 2);
-        if self.tensors || line.chars().count() <= width {
-            return line.to_owned();
+        match self.tensors {
+            true => line.to_owned(),
+            false => layout::cut(line, self.columns()),
         }
-        line.chars().take(width - 1).chain(['…']).collect()
+    }
+
+    fn columns(self) -> usize {
+        self.canvas.width.unwrap_or(COLUMNS)
+    }
+
+    /// Returns an entry of the metadata, whose `key` is in a column of this width: the value is below it where the terminal has no
+    /// space for it in the same line.
+    pub fn entry(self, key: &str, width: usize, value: &str) -> String {
+        let line = format!("  {key:width$}  {value}");
+        match self.tensors || self.columns() >= width + 4 + VALUE {
+            true => self.fit(&line),
+            false => {
+                format!("{}\n{}", self.fit(&format!("  {key}")), self.fit(&format!("    {value}")))
+            }
+        }
     }
 }
 
 /// Number of characters of a value that are shown.
 pub const SHOWN: usize = 64;
+
+/// The characters of a value, with its type, for which a line has to have space next to the key.
+const VALUE: usize = 28;
 
 /// Maximum characters shown of a name, a key or a shape. Columns are as wide as their contents, so
 /// this limits the text as well.

@@ -55,7 +55,7 @@ pub fn main(
         // Nothing is asked yet: whatever comes now saves time later.
         model.receive_rest();
     }
-    let mut lines = Lines::new(terminal, args.history())?;
+    let mut lines = Lines::new(terminal, args.history(), commands::completions)?;
     let mut talk = Talk {
         about,
         style,

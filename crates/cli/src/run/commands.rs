@@ -1,7 +1,7 @@
 //! The commands of a chat: lines that begin with `/`.
 
 use std::fmt::Write as _;
-use std::fs::Permissions;
+use std::fs::{DirEntry, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use super::held::{Constraint, Holding};
 use super::sampling::{ONLY_NATIVE, SamplingArgs, or_all};
 use crate::interrupt::Interrupt;
 use crate::outcome::Stop;
+use crate::terminal_text::one_line;
 use crate::text_input::{self, From};
 use crate::{new_file, say, units};
 
@@ -78,6 +79,12 @@ struct ChatCommand {
     about: &'static str,
     run: fn(&mut Talk<'_>, &str) -> anyhow::Result<Next>,
 }
+
+/// Maximum number of files of a folder that Tab looks at.
+const MAX_LISTED: usize = 10_000;
+
+/// The options that are no sampling options.
+const OWN_OPTIONS: [&str; 2] = ["predict", "schema"];
 
 /// All commands.
 const COMMANDS: [ChatCommand; 11] = [
@@ -151,6 +158,67 @@ pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
     (command.run)(talk, rest)
 }
 
+/// Returns the completions of what was typed: names of commands, of options, and of files where a command takes one; and where the text
+/// that they replace begins.
+pub fn completions(typed: &str) -> (usize, Vec<String>) {
+    let Some((name, rest)) = typed.split_once(' ') else {
+        let is_begun = |name: &&str| typed.starts_with('/') && name.starts_with(typed);
+        let names = COMMANDS.iter().map(|command| command.name).filter(is_begun);
+        return (0, names.map(str::to_owned).collect());
+    };
+    let rest = rest.trim_start();
+    let found = match (name, rest.split_once(' ')) {
+        ("/set", Some(("schema", file))) => files(file.trim_start()),
+        ("/set", None) => {
+            let names = SamplingArgs::names().into_iter().chain(OWN_OPTIONS.map(str::to_owned));
+            (rest.len(), names.filter(|name| name.starts_with(rest)).collect())
+        }
+        _ if COMMANDS.iter().any(|command| command.name == name && command.takes == "FILE") => {
+            files(rest)
+        }
+        _ => (0, Vec::new()),
+    };
+    let (replaced, names) = found;
+    (typed.len() - replaced, names)
+}
+
+/// Returns the files whose path begins like this, as they are typed, and the length of the text that each replaces: the name after the
+/// last slash.
+fn files(begun: &str) -> (usize, Vec<String>) {
+    let (folder, start) = begun
+        .rsplit_once('/')
+        .map_or(("", begun), |(_, start)| (&begun[..begun.len() - start.len()], start));
+    let listed = match folder {
+        "" => Ok(PathBuf::from(".")),
+        folder => path(folder),
+    };
+    let entries = listed.ok().and_then(|folder| folder.read_dir().ok());
+    let name = |entry: DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let is_hidden = name.starts_with('.') && !start.starts_with('.');
+        // A name that would drive the terminal is not typed for anybody.
+        let is_plain = !is_hidden && one_line(&name) == name;
+        let typed = quoted(&name);
+        let folder = if entry.path().is_dir() { "/" } else { "" };
+        (is_plain && typed.starts_with(start)).then(|| format!("{typed}{folder}"))
+    };
+    let mut names: Vec<String> =
+        entries.into_iter().flatten().flatten().take(MAX_LISTED).filter_map(name).collect();
+    names.sort();
+    (start.len(), names)
+}
+
+/// Returns a name as it is typed: see [`unquoted`].
+fn quoted(name: &str) -> String {
+    name.chars().fold(String::new(), |mut typed, c| {
+        if matches!(c, '\\' | '\'' | '"') {
+            typed.push('\\');
+        }
+        typed.push(c);
+        typed
+    })
+}
+
 fn help(_: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
     let mut text = String::new();
     for ChatCommand { name, takes, about, .. } in COMMANDS {
@@ -159,6 +227,7 @@ fn help(_: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
     text += "\
 \"\"\"                    begins and ends a message of several lines
 Alt-Enter              begins a new line of a message
+Tab                    completes commands, options and names of files
 Ctrl-C                 stops an answer, clears a line, and twice in a row leaves
 arrow keys, Ctrl-R     earlier messages";
     say::plain(&text);
@@ -303,16 +372,16 @@ fn options(talk: &Talk<'_>) -> String {
     let SamplerOptions { repeat_penalty, frequency_penalty, presence_penalty, .. } = options;
     let last_n = or_all(options.repeat_last_n);
     let (predict, constraint) = (predict(talk), constraint_name(talk));
-    let mut lines = vec![
+    let mut parts = vec![
         format!(
             "temp {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}, seed {seed}, predict {predict}"
         ),
         format!("repeat-penalty {repeat_penalty}, repeat-last-n {last_n}"),
         format!("frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty}"),
     ];
-    lines.extend(further(&options));
-    lines.push(format!("constraint {constraint}"));
-    format!("options  {}", lines.join(&format!(",\n{:9}", "")))
+    parts.extend(further(&options));
+    parts.push(format!("constraint {constraint}"));
+    format!("options  {}", parts.join(", "))
 }
 
 /// Returns the options of the stages that are off by default, if they are on.

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::anyhow;
 use rustyline::completion::Completer;
-use rustyline::config::Behavior;
+use rustyline::config::{Behavior, CompletionType};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::{CmdKind, Highlighter};
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
 use rustyline::{
-    Cmd, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler, Helper,
-    KeyCode, KeyEvent, Modifiers, RepeatCount,
+    Cmd, ConditionalEventHandler, Config, Context, Editor, Event, EventContext, EventHandler,
+    Helper, KeyCode, KeyEvent, Modifiers, RepeatCount,
 };
 
 use crate::interrupt::{LEAVES, PROMPT};
@@ -56,11 +56,16 @@ enum EnteredLine {
 }
 
 impl Lines {
-    /// Reads from `terminal`. `history`: the file of messages typed in earlier chats.
-    pub fn new(terminal: &'static Terminal, history: Option<PathBuf>) -> Outcome<Lines> {
+    /// Reads from `terminal`. `history`: the file of messages typed in earlier chats. Tab completes by `complete`.
+    pub fn new(
+        terminal: &'static Terminal,
+        history: Option<PathBuf>,
+        complete: Complete,
+    ) -> Outcome<Lines> {
         // The terminal itself, so that stdout carries only the answers even when it is redirected.
         let config = Config::builder()
             .behavior(Behavior::PreferTerm)
+            .completion_type(CompletionType::List)
             .max_history_size(KEPT)
             .map_err(|e| anyhow!(e))?
             .history_ignore_space(true)
@@ -68,7 +73,7 @@ impl Lines {
         let typed = FileHistory::with_config(&config);
         let mut editor: Editor<Person, FileHistory> =
             Editor::with_history(config, typed).map_err(|e| anyhow!(e))?;
-        editor.set_helper(Some(Person { coloured: say::colour() }));
+        editor.set_helper(Some(Person { coloured: say::colour(), complete }));
         let broken = Arc::new(AtomicBool::new(false));
         let handler = EventHandler::Conditional(Box::new(Break(Arc::clone(&broken))));
         editor.bind_sequence(KeyEvent::ctrl('C'), handler);
@@ -186,9 +191,13 @@ impl ConditionalEventHandler for Break {
     }
 }
 
-/// The display of the user's input: in its own colour, to distinguish it from the answers.
+/// Returns the completions of what was typed before the cursor, and where the text that they replace begins.
+pub type Complete = fn(&str) -> (usize, Vec<String>);
+
+/// The display of the user's input: in its own colour, to distinguish it from the answers; and what Tab does.
 struct Person {
     coloured: bool,
+    complete: Complete,
 }
 
 /// The escape sequences that begin and end the colour.
@@ -220,6 +229,15 @@ impl Highlighter for Person {
 
 impl Completer for Person {
     type Candidate = String;
+
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        _: &Context<'_>,
+    ) -> Result<(usize, Vec<String>), ReadlineError> {
+        Ok((self.complete)(&line[..at]))
+    }
 }
 
 impl Hinter for Person {

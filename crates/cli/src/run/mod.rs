@@ -216,7 +216,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             // The system frees memory and threads when the process ends, all at once; dropping the model piece by piece before
             // that would only keep the user waiting, and a thread that Ctrl-C has left may still read it.
             let model = match &coming {
-                Some(coming) => coming.open(|map| open::mapped(map, &args.engine))?,
+                Some(coming) => coming.open(|maps| open::mapped(maps, &args.engine))?,
                 None => open::model(&args.keep.file(&args.model)?, &args.engine)?,
             };
             let model = Box::leak(Box::new(model));

@@ -138,6 +138,12 @@ pub const ONLY_NATIVE: [&str; 19] = [
 ];
 
 impl SamplingArgs {
+    /// Returns the names of all options.
+    pub fn names() -> Vec<String> {
+        let command = SamplingArgs::augment_args_for_update(Command::new("set"));
+        command.get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect()
+    }
+
     /// Changes the option of this name.
     ///
     /// # Errors
@@ -152,8 +158,10 @@ impl SamplingArgs {
             option.get_long() == Some(name) || aliases.any(|alias| alias == name)
         };
         if !command.get_arguments().any(is_called) {
-            let names: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
-            bail!("there is no option '{name}': there are {}, predict", names.join(", "));
+            bail!(
+                "there is no option '{name}': there are {}, predict",
+                SamplingArgs::names().join(", ")
+            );
         }
         match command.try_get_matches_from([format!("--{name}={value}")]) {
             Ok(given) => Ok(self.update_from_arg_matches(&given)?),

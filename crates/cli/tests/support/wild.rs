@@ -5,7 +5,7 @@ use std::path::Path;
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_testing::models::Random;
-pub use alight_testing::models::{Moe, Spec};
+pub use alight_testing::models::{Moe, Spec, shards_of};
 
 /// What its tokens are, except for the letter `a`.
 pub const WILD: [&str; 9] = [

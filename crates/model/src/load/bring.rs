@@ -34,7 +34,13 @@ impl LoadState {
             .filter(|(_, done)| !done.load(Ordering::Relaxed))
             .map(|(job, done)| Left { job, done })
             .collect();
-        let lane = |left: &Left<'_>| (left.job.shard, methods[left.job.shard].read);
+        let lane = |left: &Left<'_>| {
+            let LoadMethod { read, is_incoming, .. } = methods[left.job.shard];
+            // Files that are being received come in one order, and none waits for the end of another.
+            let file =
+                if is_incoming && read == ReadMethod::Mmap { None } else { Some(left.job.shard) };
+            (file, read)
+        };
         for jobs in left.chunk_by(|a, b| lane(a) == lane(b)) {
             let Some(first) = jobs.first() else { continue };
             match methods[first.job.shard].read {
@@ -51,7 +57,7 @@ impl LoadState {
         Ok(())
     }
 
-    /// Carries out jobs of one file whose bytes come through its map.
+    /// Carries out jobs of one file whose bytes come through its map, or of several that are being received.
     fn by_map(&self, jobs: &[Left<'_>], method: LoadMethod) -> Result<(), LoadError> {
         let packs = jobs.iter().any(|left| matches!(left.job.work, Work::Pack { .. }));
         let readers = match method.prefetch {

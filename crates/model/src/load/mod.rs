@@ -50,8 +50,7 @@ use crate::weights::Weights;
 /// When matrices are packed on their way into memory: a different order of the same bits, which the kernels read faster, in memory of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Repack {
-    /// If a copy was requested ([`Load::Direct`] and [`Load::Read`]). Caching and the location of a file decide how it is read, but must not affect
-    /// the computation: sums of packed weights are rounded in another order.
+    /// If a copy was requested ([`Load::Direct`] and [`Load::Read`]): memory for it was not asked for otherwise.
     #[default]
     Auto,
     /// Always.

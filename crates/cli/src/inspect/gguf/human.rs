@@ -94,8 +94,7 @@ fn metadata(gguf: &Gguf<'_>, view: View, out: &mut dyn Write) -> io::Result<()> 
             Value::Str(bytes) => ("str".to_owned(), quoted(bytes)),
             other => (other.value_type().to_string(), other.to_string()),
         };
-        let line = format!("  {:width$}  {ty:12}  {text}", name(key));
-        writeln!(out, "{}", view.fit(&line))?;
+        writeln!(out, "{}", view.entry(&name(key), width, &format!("{ty:12}  {text}")))?;
     }
     Ok(())
 }

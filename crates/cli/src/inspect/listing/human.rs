@@ -67,7 +67,7 @@ fn metadata(listing: &Listing, view: View, out: &mut dyn Write) -> io::Result<()
             // Numbers and short lists are shown as in JSON.
             other => quoted(other.to_string().as_bytes()).trim_matches('"').to_owned(),
         };
-        writeln!(out, "{}", view.fit(&format!("  {:width$}  {text}", name(key))))?;
+        writeln!(out, "{}", view.entry(&name(key), width, &text))?;
     }
     Ok(())
 }
