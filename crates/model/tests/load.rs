@@ -133,7 +133,7 @@ fn shards_load_in_every_way() {
     let spec = Spec { ty: GgmlType::F16, tied: false, ..Spec::llama() };
     let (whole, _) = spec.write(folder.path());
     let bytes = std::fs::read(&whole).unwrap();
-    for (name, shard) in common::shards_of(&bytes, "m", 2) {
+    for (name, shard) in models::shards_of(&bytes, "m", 2) {
         std::fs::write(folder.path().join(name), shard).unwrap();
     }
     let first = folder.path().join("m-00001-of-00002.gguf");
