@@ -176,7 +176,7 @@ fn words_of_messages_are_not_broken() {
             (
                 vec!["run", &model, "--raw", "-f", &latin, "-n", "1", "--ignore-eos"],
                 0,
-                "note: the prompt in the file is not UTF-8: it is read as Windows-1252 (--strict-utf8 refuses it)",
+                "is not UTF-8: it is read as Windows-1252 (--strict-utf8 refuses it)",
             ),
         ] {
             let (found, text) = outcome(columns, &args);

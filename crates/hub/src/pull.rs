@@ -244,8 +244,10 @@ impl Pull<'_> {
         self.received.store(there, Ordering::Relaxed);
         self.say(Message::Chosen { model: model.clone(), bytes, there });
         let mut paths = Vec::new();
-        for files in files.chunks(self.together(&files)) {
-            paths.extend(self.files(&listing.commit, files)?);
+        let reading = self.reading_of(&model, &files);
+        let together = if reading == Reading::Coming { files.len().max(1) } else { 1 };
+        for files in files.chunks(together) {
+            paths.extend(self.files(&listing.commit, files, reading)?);
         }
         // Only now that all of it is in the cache; until then the branch keeps its previous commit.
         self.folder.set_revision(name.revision(), &listing.commit)?;
@@ -296,18 +298,25 @@ impl Pull<'_> {
         Ok(there && (!path.is_symlink() || self.is_complete(info)?))
     }
 
-    /// The number of files that are fetched at once: all of them if they are read while they come.
-    fn together(&self, files: &[(&Listed, FileInfo)]) -> usize {
+    /// When the files of a model can be read: while they come only if they are GGUF, and all of them different, since two files of the
+    /// same bytes have one lock.
+    fn reading_of(&self, model: &Model, files: &[(&Listed, FileInfo)]) -> Reading {
         let etags: HashSet<&str> = files.iter().map(|(_, info)| &info.etag[..]).collect();
-        // Two files of the same bytes have one lock.
-        match self.reading == Reading::Coming && etags.len() == files.len() {
-            true => files.len().max(1),
-            false => 1,
+        match self.reading {
+            Reading::Coming if model.is_safetensors() || etags.len() < files.len() => {
+                Reading::Complete
+            }
+            reading => reading,
         }
     }
 
     /// Ensures that files are in the cache, and returns their paths.
-    fn files(&self, commit: &str, files: &[(&Listed, FileInfo)]) -> Result<Vec<PathBuf>, HubError> {
+    fn files(
+        &self,
+        commit: &str,
+        files: &[(&Listed, FileInfo)],
+        reading: Reading,
+    ) -> Result<Vec<PathBuf>, HubError> {
         let found = files.iter().map(|(listed, info)| self.found(commit, listed, info));
         let found = found.collect::<Result<Vec<_>, _>>()?;
         let missing: Vec<(usize, &Lock)> = (0..)
@@ -318,7 +327,7 @@ impl Pull<'_> {
             })
             .collect();
         if !missing.is_empty() {
-            self.bytes(commit, files, &missing, &found)?;
+            self.bytes(commit, files, &missing, &found, reading)?;
         }
         let path = |(found, (listed, info)): (Found, &(&Listed, FileInfo))| match found {
             Found::There(path) => Ok(path),
@@ -385,6 +394,7 @@ impl Pull<'_> {
         files: &[(&Listed, FileInfo)],
         missing: &[(usize, &Lock)],
         found: &[Found],
+        reading: Reading,
     ) -> Result<(), HubError> {
         let (queue, mut received, mut needed) = (Arc::default(), Vec::new(), 0);
         for (no, lock) in missing {
@@ -410,7 +420,7 @@ impl Pull<'_> {
             .zip(&partials)
             .map(|((listed, info, _), partial)| JobFile { listed, info, partial })
             .collect();
-        let fetched = self.fetched(commit, &coming, found, &queue);
+        let fetched = self.fetched(commit, &coming, found, &queue, reading);
         if let Err(error) = &fetched {
             // Its readers wait no longer, and rely on nothing of it.
             queue.fail(&error.to_string());
@@ -430,6 +440,7 @@ impl Pull<'_> {
         files: &[JobFile<'_>],
         found: &[Found],
         queue: &Arc<IncomingQueue>,
+        reading: Reading,
     ) -> Result<(), HubError> {
         let is_read = AtomicBool::new(false);
         let on_readable = |ranges: bool| {
@@ -448,7 +459,7 @@ impl Pull<'_> {
             files,
             received: &self.received,
             stop: &self.stop,
-            on_readable: (self.reading == Reading::Coming).then_some(&on_readable),
+            on_readable: (reading == Reading::Coming).then_some(&on_readable),
         };
         // Of each file, true if it has bytes that an earlier run has left.
         let mut earlier: Vec<bool> = files.iter().map(|file| file.partial.received() > 0).collect();

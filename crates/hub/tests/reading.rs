@@ -400,15 +400,20 @@ fn a_wrong_part_of_a_split_model_fails_all_maps_and_alone_is_fetched_again() {
 }
 
 #[test]
-fn two_parts_with_the_same_bytes_are_pulled() {
+fn files_that_are_no_parts_of_one_gguf_model_are_pulled_before_they_are_read() {
     let case = case(MIB);
+    // Two parts that one lock is for.
     for no in 1..=2 {
         case.hub.add(&format!("s-F16-0000{no}-of-00002.gguf"), bytes(MIB, 5), true);
     }
     let parts = Parts(vec![bytes(MIB, 5), bytes(MIB, 5)]);
     let coming = case.begin_of(&parts);
-    while let Ok(maps) = coming.maps.recv_timeout(PATIENCE) {
-        maps[0].incoming().unwrap().take_rest();
-    }
+    assert!(coming.maps.recv_timeout(PATIENCE).is_err(), "it ends without a map");
     assert!(parts.are_in(&coming.ended().unwrap().0));
+    case.hub.add("config.json", b"{}".to_vec(), false);
+    case.hub.add("model.safetensors", bytes(MIB, 6), true);
+    let name = Name::parse(&format!("{REPO}:safetensors")).unwrap();
+    let coming = case.begin_until_of(&name, |_| false);
+    assert!(coming.maps.recv_timeout(PATIENCE).is_err(), "it ends without a map");
+    assert_eq!(coming.ended().unwrap().0.paths.len(), 2);
 }

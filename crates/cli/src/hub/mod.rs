@@ -210,11 +210,8 @@ impl PullProgress {
     fn end(&mut self, result: &Result<Pulled, HubError>) {
         self.bar.clear();
         let (received, total) = (self.received, self.total);
-        let kept = match result {
-            Err(HubError::Hash { .. }) | Ok(_) => false,
-            Err(_) => received > 0,
-        };
-        if kept {
+        // Of a model whose bytes are wrong, the other files are kept.
+        if result.is_err() && received > 0 {
             say::note(&format!(
                 "{} of {} are kept; the next pull continues from there",
                 units::bytes(received),

@@ -141,9 +141,10 @@ impl Plan {
                 false => plan.output_section = arrival::EMBEDDING,
             }
         }
-        // The sort is stable: each kind stays in order of use.
-        let first_behind = plan.first_behind;
-        plan.jobs.sort_by_key(|job| job.section.is_some_and(|section| section >= first_behind));
+        // The sort is stable: each kind stays in order of use. Pieces of a file in memory, which no section waits for, are held as long as
+        // another file is received for the first answer: the pieces of that come before them.
+        let (first_behind, comes) = (plan.first_behind, methods.iter().any(|m| m.is_incoming));
+        plan.jobs.sort_by_key(|job| job.section.map_or(comes, |section| section >= first_behind));
         if embedding_in_map && !tied {
             plan.section(&[&weights.embed], methods, None, None);
         }
