@@ -170,6 +170,8 @@ class Library:
         for end in (self.family.end, *self.family.ends):
             text = text[: text.rindex(end)] if end in text else text
         text = text if thinks else text.lstrip("\n")
+        # A grammar may hold the answer's text, so that begins with a token of its own.
+        text = text.replace(turn.text, scripted.CUT + turn.text, 1) if turn.text else text
         # A prompt that opens thinking, where the message has none: it is closed at once.
         self.scripts.append(f"\n{THINK[1]}\n\n{text}" if open_thinking.startswith(THINK[0]) else text)
         results = [{"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "done"} for call in calls]
