@@ -17,6 +17,7 @@ from __future__ import annotations
 import http.client
 import json
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,13 +50,15 @@ line: "+" /(.*)/ LF
 """
 # Of what is said to be wrong.
 LINE = 600
+# Requests to a server at the same time.
+CLIENTS = 4
 F, G, H = notations.F, notations.G, Call("held", {"a": "x", "b": 1})
 WEATHER = Call("get_weather", {"city": "São Tomé"})
 
 
 def add_arguments(parser) -> None:
     """The program, and how much is done."""
-    common.add_arguments(parser)
+    common.add_arguments(parser, threads=1)
     common.add_only_argument(parser, "families")
     parser.add_argument("--sample", action="store_true", help="each answer once")
     parser.add_argument("--cuts", type=int, default=3, help="how often each answer is cut into tokens in another way (default: 3)")
@@ -397,7 +400,7 @@ class Client:
     """Requests over one connection."""
 
     def __init__(self, address: str):
-        self.connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
+        self.connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=900)
 
     def ask(self, path: str, body: dict) -> tuple[int, bytes]:
         self.connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
@@ -420,21 +423,25 @@ def family_checks(family: Family, args, folder: Path, turn: int) -> tuple[Checks
         longest = (4, 1, 24, 2, 9)[cut % 5]
         scripts += [cut_for(case, specials, longest, seed=cut * 1000 + at) for at, case in enumerate(all_)]
     model = scripted.write(folder / f"{family.name}.gguf", scripts, template=source or notations.template(family), specials=specials, end=family.end)
-    asked = 0
-    with serving(args.alight, model) as address:
-        client = Client(address)
-        for number in range(1, len(scripts)):
-            case = all_[(number - 1) % len(all_)]
-            protocols = case.protocols if not args.sample else (case.protocols[(turn + number) % len(case.protocols)],)
-            for protocol in protocols:
-                for stream in (True,) if args.sample else (False, True):
-                    path, body = request(protocol, case, number, len(scripts[number]), stream)
-                    status, said = client.ask(path, body)
-                    asked += 1
-                    wrong = wrong_of(case, READERS[protocol](said, stream), protocol, stream) if status == 200 else [f"{status}: {said.decode()[:400]}"]
-                    checks.wrong(f"{family.name}: {case.what}, {protocol}{', streamed' if stream else ''}", wrong)
+    wanted = []
+    for number in range(1, len(scripts)):
+        case = all_[(number - 1) % len(all_)]
+        protocols = case.protocols if not args.sample else (case.protocols[(turn + number) % len(case.protocols)],)
+        wanted += [(case, number, protocol, stream) for protocol in protocols for stream in ((True,) if args.sample else (False, True))]
+    with serving(args.alight, model, "--threads", args.threads) as address, ThreadPoolExecutor(CLIENTS) as pool:
+        clients = threading.local()
+
+        def answered(case: Case, number: int, protocol: str, stream: bool) -> tuple[str, list[str]]:
+            if not hasattr(clients, "own"):
+                clients.own = Client(address)
+            status, said = clients.own.ask(*request(protocol, case, number, len(scripts[number]), stream))
+            wrong = wrong_of(case, READERS[protocol](said, stream), protocol, stream) if status == 200 else [f"{status}: {said.decode()[:400]}"]
+            return f"{family.name}: {case.what}, {protocol}{', streamed' if stream else ''}", wrong
+
+        for what, wrong in pool.map(lambda one: answered(*one), wanted):
+            checks.wrong(what, wrong)
     model.unlink()
-    return checks, asked
+    return checks, len(wanted)
 
 
 def cut_for(case: Case, specials: dict[str, str], longest: int, seed: int) -> list:

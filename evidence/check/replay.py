@@ -13,12 +13,13 @@ import json
 import urllib.error
 import urllib.request
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evidence.check.clients import serving
 from evidence.lib import common, relay
 from evidence.lib.checks import Checks
+from evidence.lib.conversations import FAMILIES
 
 # The address for a body of each interface.
 TEMPLATES = {"/chat/completions": "/apply-template", "/api/chat": "/apply-template", "/responses": "/apply-template?of=responses",
@@ -87,6 +88,21 @@ def shown(address: str, exchange: relay.Exchange, knows: bool) -> Prompt:
     else:
         rendered = posted(address + TEMPLATES[path], of_ollama(body) if path == "/api/chat" else body)
     return Prompt(rendered and rendered["prompt"], counted and counted["input_tokens"])
+
+
+def with_items(turns: list[relay.Exchange]) -> list[relay.Exchange]:
+    """The turns, with the items that a client only refers to: the server that answered them remembered them, and this one has never seen them."""
+    items, found = {}, []
+    for turn in turns:
+        body = turn.body()
+        if isinstance(body.get("input"), list):
+            body["input"] = [items.get(item.get("id"), item) if item.get("type") == "item_reference" else item for item in body["input"]]
+            turn = replace(turn, request=json.dumps(body))
+        found.append(turn)
+        for event in relay.events(turn.answer):
+            answered = (event.get("response") or event).get("output") or [event.get("item") or {}]
+            items |= {item["id"]: item for item in answered if "id" in item}
+    return found
 
 
 def knows_interfaces(address: str) -> bool:
@@ -180,7 +196,9 @@ def is_in(text: str, prompt: str) -> bool:
 
 
 def of_conversation(name: str, prompts: list[str], turns: list[relay.Exchange], counts: Counts, checks: Checks) -> None:
-    """What is lost in a conversation, and which prompts do not begin with the one before."""
+    """What is lost in a conversation, and which prompts do not begin with the one before, without what the template leaves out of that."""
+    family = FAMILIES.get(name.split("/")[0])
+    left_out = "".join(family.left_out) if family else ""
     for number, (prompt, turn) in enumerate(zip(prompts, turns), 1):
         wanted = texts(turn.body())
         counts.texts += len(wanted)
@@ -189,7 +207,7 @@ def of_conversation(name: str, prompts: list[str], turns: list[relay.Exchange], 
         # A template may leave out what was thought before the last message of the user.
         checks.wrong(f"{name} turn {number}: every text is in the prompt", [f"{kind}: {text[:200]!r}" for kind, text in lost if kind != "thinking"])
     for number, (before, now) in enumerate(zip(prompts, prompts[1:]), 2):
-        same = now.startswith(before)
+        same = now.startswith(before) or now.startswith(before.removesuffix(left_out))
         counts.longer += same
         counts.rewritten += not same
         checks.wrong(f"{name} turn {number}: the prompt begins with the one before", "" if same else difference(before, now))
@@ -206,7 +224,7 @@ def of_family(folder: Path, programs: list[Path], checks: Checks) -> Counts:
     counts, recorded = Counts(), {}
     for path in sorted(folder.glob("*.jsonl")):
         turns = [one for one in relay.read(path) if one.continues and (one.body().get("tools") or "-tools" not in path.stem)]
-        recorded[f"{folder.name}/{path.stem}"] = turns
+        recorded[f"{folder.name}/{path.stem}"] = with_items(turns)
     ours = rendered(programs[0], folder / "model.gguf", recorded)
     base = rendered(programs[-1], folder / "model.gguf", recorded) if len(programs) > 1 else ours
     for name, turns in recorded.items():

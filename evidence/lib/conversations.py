@@ -53,6 +53,8 @@ class Family:
     """Whether text of the answer precedes its calls."""
     ends: tuple[str, ...] = ()
     """What else ends the model's part of a rendered message."""
+    left_out: tuple[str, ...] = ()
+    """The tokens at the end of a prompt that the template leaves out after the user's next message: the beginning of thinking."""
 
     def source(self, templates: Path | None) -> str:
         """The template's text."""
@@ -66,7 +68,8 @@ class Family:
 FAMILIES = {
     "own": Family(None, CHAT_ML, (*THINK, "<tool_call>", "</tool_call>"), "<|im_end|>", thinks=True),
     "qwen3": Family("Qwen-Qwen3-0.6B.jinja", CHAT_ML, (*THINK, "<tool_call>", "</tool_call>"), "<|im_end|>", thinks=True),
-    "qwen3.5": Family("Qwen3.5-4B.jinja", CHAT_ML, (*THINK, "<tool_call>", "</tool_call>"), "<|im_end|>", thinks=True),
+    "qwen3.5": Family("Qwen3.5-4B.jinja", CHAT_ML, (*THINK, "<tool_call>", "</tool_call>"), "<|im_end|>", thinks=True,
+                      left_out=("<think>", "\n")),
     "glm": Family("GLM-4.6.jinja", ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
                   (*THINK, "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), "<|user|>", thinks=True),
     "deepseek": Family("deepseek-ai-DeepSeek-V3.1.jinja", ("<s>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
@@ -167,6 +170,8 @@ class Library:
         for end in (self.family.end, *self.family.ends):
             text = text[: text.rindex(end)] if end in text else text
         text = text if thinks else text.lstrip("\n")
+        # A grammar may hold the answer's text, so that begins with a token of its own.
+        text = text.replace(turn.text, scripted.CUT + turn.text, 1) if turn.text else text
         # A prompt that opens thinking, where the message has none: it is closed at once.
         self.scripts.append(f"\n{THINK[1]}\n\n{text}" if open_thinking.startswith(THINK[0]) else text)
         results = [{"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "done"} for call in calls]
@@ -220,8 +225,8 @@ def chat(library: Library, turns: int = 3) -> Scenario:
     return Scenario(messages, done)
 
 
-def form(library: Library, call: str = "") -> Scenario:
-    """An answer that follows a schema; with `call`, as the arguments of a call of that name."""
+def form(library: Library, call: str = "", thinks: bool = False) -> Scenario:
+    """An answer that follows a schema; with `call`, as the arguments of a call of that name; with `thinks`, of a client that wants thinking."""
     found = {"city": "Zürich", "degrees": -4, "rain": True}
     library.history.clear()
     message = library.ask("How is the weather?")
@@ -230,5 +235,5 @@ def form(library: Library, call: str = "") -> Scenario:
     else:
         turn = Turn(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
     # An answer that is held to a schema has no thinking, unless the template itself begins it.
-    library.add(turn, thinks=bool(call))
+    library.add(turn, thinks=thinks or bool(call))
     return Scenario([message], [turn], found)

@@ -203,10 +203,11 @@ V3 = joined(lambda call: f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>
 V31 = joined(lambda call: f"<｜tool▁call▁begin｜>{call.name}<｜tool▁sep｜>{j(call.arguments)}<｜tool▁call▁end｜>", "", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 
 
-def dsml(outer: str) -> Callable:
-    one = tagged('<｜DSML｜invoke name="', '">', '<｜DSML｜parameter name="', ">", "</｜DSML｜parameter>", "</｜DSML｜invoke>",
+def dsml(outer: str, blank: str = "") -> Callable:
+    mark = f"｜DSML｜{blank}"
+    one = tagged(f'<{mark}invoke name="', '">', f'<{mark}parameter name="', ">", f"</{mark}parameter>", f"</{mark}invoke>",
                  kind=lambda value: f'" string="{j(isinstance(value, str))}"')
-    return joined(one, "\n", f"\n\n<｜DSML｜{outer}>\n", f"\n</｜DSML｜{outer}>")
+    return joined(one, "\n", f"\n\n<{mark}{outer}>\n", f"\n</{mark}{outer}>")
 
 
 KIMI = joined(lambda call: f"<|tool_call_begin|>{call.id}<|tool_call_argument_begin|>{j(call.arguments)}<|tool_call_end|>", "", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
@@ -229,6 +230,11 @@ SEED = joined(tagged("<seed:tool_call>\n<function=", ">", "<parameter=", ">", "<
 MINICPM = joined(tagged('<function name="', '">', '<param name="', '">', "</param>", "</function>", value=lambda value: f"<![CDATA[{value}]]>" if "<" in str(value) else raw(value), between=""), "\n")
 SOLAR = joined(lambda call: f"<|tool_call:begin|>a{call.name}1<|tool_call:name|>{call.name}<|tool_call:args|>{j(call.arguments)}<|tool_call:end|>", "", "<|tool_calls|>")
 
+GIGA = joined(lambda call: f'<|function_call|>{{"name": {j(call.name)}, "arguments": {j(call.arguments)}}}')
+MUSE_CALL = tagged('<atem:function_calls>\n<atem:invoke name="', '">', '<atem:parameter name="', '">', "</atem:parameter>", "</atem:invoke>\n</atem:function_calls>")
+MUSE = joined(lambda call: f" to={call.name}<|message|>{MUSE_CALL(call)}", "<|eom|><|start|>assistant")
+INKLING = joined(lambda call: f'<|content_invoke_tool_json|>{{"name": {j(call.name)}, "args": {j(call.arguments)}}}<|end_message|>', "<|message_model|>")
+
 
 def of(text: str = "", thinking: str = "", *calls: Call) -> Answer:
     return Answer(text, thinking, calls)
@@ -242,6 +248,10 @@ FAMILIES = (
         Failure("a mark that is quoted", "The mark is `<tool_call>`.", of("The mark is `<tool_call>`.")),
     )),
     Family("hermes", "ChatMl", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", QWEN_JSON, think=None, specials=CHATML, marks=("</tool_call>",)),
+    Family("ernie4.5", "ChatMl", "", QWEN_JSON, think=("<think>\n", "\n</think>\n\n\n"), opened=True, text=("<response>\n", "\n</response>\n"), specials=THINK | CHATML | TOOL_CALL,
+           text_before_calls=False, marks=("</tool_call>",)),
+    Family("functionary3.1", "Functionary", "meetkai-functionary-medium-v3.1", joined(lambda call: f"<function={call.name}>{j(call.arguments)}</function>"), think=None,
+           specials=controls("<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>"), end="<|eot_id|>", marks=("</function>",)),
     Family("qwen3.5", "ChatMl", "Qwen3.5-4B", CODER, opened=True, specials=THINK | CHATML | TOOL_CALL, marks=("</parameter>", "</function>", "</tool_call>"), failures=(
         Failure("a call inside open thinking", "Hm.\n<tool_call>\n<function=f>\n<parameter=b>\n1\n</parameter>\n</function>\n</tool_call>", of("", "Hm.", F)),
         Failure("no opening mark", "Hm.\n</think>\n\n<function=f>\n<parameter=b>\n1\n</parameter>\n</function>\n</tool_call>", of("", "Hm.", F)),
@@ -305,6 +315,8 @@ FAMILIES = (
     )),
     Family("deepseek-v4", "Dsml", "deepseek-ai-DeepSeek-V4", dsml("tool_calls"), think=("<think>", "</think>"), opened=True, specials=THINK | {"｜DSML｜": "user"}, end="<｜end▁of▁sentence｜>",
            marks=("</｜DSML｜parameter>",)),
+    Family("deepseek-v4.1", "Dsml", "", dsml("calls", " "), think=("<think>", "</think>"), opened=True, specials=THINK | {"｜DSML｜": "user"}, end="<｜end▁of▁sentence｜>",
+           marks=("</｜DSML｜ parameter>",)),
     Family("kimi-k2", "Kimi", "Kimi-K2-Thinking", KIMI, think=("<think>", "</think>"), specials=THINK | CHATML | controls(
         "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"), ids=kimi_id, failures=(
         Failure("one call's section", '<|tool_call_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"b": 1}<|tool_call_end|><|tool_call_section_end|>', of("", "", Call("f", {"b": 1}, "functions.f:0"))),
@@ -363,6 +375,20 @@ FAMILIES = (
            specials=controls("<|begin|>", "<|think|>", "<|content|>", "<|end|>", "<|tool_calls|>", "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>", "<|flush|>"),
            end="<|calls|>"),
     Family("minicpm5", "MiniCpm5", "openbmb-MiniCPM5-1B", MINICPM, specials=THINK | CHATML, marks=("</param>", "</function>")),
+    Family("gigachat3", "GigaChat", "GigaChat3.1-10B-A1.8B", GIGA, think=None, specials=controls("<|function_call|>", "<|message_sep|>", "<|role_sep|>"), end="</s>", several=False, failures=(
+        Failure("a message of its own", 'I look.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {"b": 1}}', of("I look.", "", F)),
+    )),
+    Family("muse-glimmer", "Muse", "muse-glimmer", MUSE, think=(" to=self<|message|>", "<|eom|><|start|>assistant"), text=(" to=user<|message|>", ""),
+           specials=controls("<|start|>", "<|message|>", "<|eom|>"), end="<|eot|>", text_before_calls=False, marks=("</atem:parameter>",), failures=(
+        Failure("no header", "Yes.", of("Yes.")),
+        Failure("no opening mark", 'I look.\n<atem:invoke name="f">\n<atem:parameter name="b">1</atem:parameter>\n</atem:invoke>\n</atem:function_calls>', of("I look.", "", F)),
+    )),
+    Family("inkling", "Inkling", "", INKLING, think=("<|content_thinking|>", "<|end_message|><|message_model|>"), text=("<|content_text|>", "<|end_message|>"),
+           specials=controls("<|message_model|>", "<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>", "<|end_message|>"),
+           end="<|content_model_end_sampling|>", text_before_calls=False, marks=("<|end_message|>",), failures=(
+        Failure("the name before the block", '<|message_model|>f<|content_invoke_tool_json|>{"name": "f", "args": {"b": 1}}<|end_message|>', of("", "", F)),
+        Failure("a call inside thinking", '<|content_thinking|>Hm.<|content_invoke_tool_json|>{"name": "f", "args": {"b": 1}}<|end_message|>', of("", "Hm.", F)),
+    )),
 )
 
 
@@ -383,7 +409,7 @@ def literals(value):
 def template(family: Family, opened: bool | None = None) -> str:
     """A small template by our own hand, for a family: it shows tools and messages, and has the marks that say which family it is."""
     opened = family.opened if opened is None else opened
-    sample = plain(family.calls(number((Call("f", {"k": "v"}),), family))) + (family.think[1] if family.think else "")
+    sample = plain(family.calls(number((Call("f", {"k": "v"}),), family))) + (family.think[1] if family.think else "") + "".join(family.text)
     # Marks of what is written; a comment of a template ends at "#}".
     sample = sample.replace("#}", "# }")
     begin = f"{{{{ {j(family.think[0])} }}}}" if opened else ""

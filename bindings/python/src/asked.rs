@@ -1,8 +1,8 @@
 //! Arguments of requests from Python: the options of an answer, with the names of `alight run`; and prompts as tokens.
 
-use alight_chat::body::conversation;
 use alight_chat::body::options::BREAKERS;
 use alight_chat::body::thinking::{self, SWITCH};
+use alight_chat::body::{conversation, messages};
 use alight_chat::grammar::{AnswerRules, NoGrammar, Wanted};
 use alight_model::{ModelError, SamplerOptions, SamplerStages};
 use alight_text::output::{Thinking, Tools};
@@ -306,7 +306,7 @@ pub enum Prompt {
 pub struct EncodedPrompt {
     pub tokens: Vec<u32>,
     pub style: Style,
-    /// The maximum number of tokens of thinking, where the template does not end it.
+    /// The maximum number of tokens of thinking, where the template does not end it and the answer has a place for it.
     pub thinking: Option<usize>,
 }
 
@@ -370,7 +370,7 @@ impl Prompt {
             Prompt::Chat(_) => Style::Chat,
             Prompt::Text(_) | Prompt::Tokens(_) => Style::Raw,
         };
-        let encoder = Encoder::new(vocabulary, style, options.parse_special);
+        let encoder = Encoder::new(vocabulary, style, options.parse_special).within(context.limit);
         let plain = |tokens| {
             let tokens = context.checked(tokens, vocabulary)?;
             Ok(EncodedPrompt { tokens, style, thinking: None })
@@ -403,21 +403,17 @@ impl Prompt {
         {
             all.insert(0, json!({"role": "system", "content": system}));
         }
-        fits(messages.get("messages").map_or(0, content_bytes))?;
-        let may_think = options.rules().thinking;
-        if !(options.thinking && may_think) {
+        // Of what is too long by its contents alone, nothing is rendered.
+        let given = messages.get("messages").and_then(Value::as_array);
+        fits(given.map_or(0, |all| messages::bytes(all)))?;
+        if !options.thinking {
             messages.entry(SWITCH).or_insert(false.into());
         }
-        let thinking = thinking::fit(&mut messages, vocabulary).budget.filter(|_| may_think);
+        let may_think = options.rules().thinking;
+        let thinking = thinking::fit_for(&mut messages, vocabulary, may_think).budget;
         let tokens = conversation::encode(&encoder, messages).map_err(error::prompt)?.tokens;
         Ok(EncodedPrompt { tokens: context.checked(tokens, vocabulary)?, style, thinking })
     }
-}
-
-/// Bytes of the contents of messages.
-fn content_bytes(messages: &Value) -> usize {
-    let contents = messages.as_array().into_iter().flatten().map(|message| &message["content"]);
-    contents.map(|content| content.as_str().map_or(0, str::len)).sum()
 }
 
 /// The number of positions.

@@ -5,12 +5,12 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use alight_chat::grammar::{AnswerRules, Held};
+use alight_chat::grammar::{Held, PromptConstraint};
 use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_model::{Finish, Logprobs, Request};
+use alight_text::Vocabulary;
 use alight_text::output::{Shown, Tools};
-use alight_text::{Style, Vocabulary};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -137,7 +137,8 @@ impl Making {
     ) -> Result<Making, Failure> {
         let EncodedPrompt { tokens: prompt, style, thinking: budget } = prompt;
         let thinking = options.shown();
-        let style = if AnswerRules::of(held.as_ref()).marks { style } else { Style::Raw };
+        let fitted = PromptConstraint::new(held, style, &prompt, Arc::clone(vocabulary));
+        let style = fitted.style(style);
         let shown = Shown::new(Arc::clone(vocabulary), style, &prompt, thinking, &options.stops);
         let shown = match tools.clone() {
             Some(tools) => shown.with_tools(tools),
@@ -154,8 +155,9 @@ impl Making {
             ..Request::default()
         };
         let logits = options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);
+        let budget = budget.filter(|_| fitted.rules.thinking);
         let budget = budget.map(|most| ThinkingBudget::new(most, Arc::clone(vocabulary), tools));
-        let request = GenerateRequest { request, logits, grammar: held, thinking: budget };
+        let request = GenerateRequest { request, logits, grammar: fitted.held, thinking: budget };
         let running = worker.generate(request)?;
         Ok(Making {
             running: Some(running),

@@ -253,7 +253,10 @@ fn load(error: &LoadError) -> PyErr {
 
 /// A text or a conversation that cannot become a prompt.
 pub fn prompt(error: PromptError) -> PyErr {
-    PROMPT.err(error.to_string())
+    match error {
+        PromptError::TooLong(problem) => too_long(&problem),
+        error => PROMPT.err(error.to_string()),
+    }
 }
 
 /// A system error about `path`. Python chooses the class by its number.

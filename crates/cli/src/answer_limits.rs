@@ -74,9 +74,9 @@ impl LimitArgs {
         vocabulary: &Vocabulary,
         may_think: bool,
     ) -> Option<usize> {
-        if self.no_thinking || !may_think {
+        if self.no_thinking {
             variables.insert(SWITCH.to_owned(), false.into());
         }
-        thinking::fit(variables, vocabulary).budget.filter(|_| may_think)
+        thinking::fit_for(variables, vocabulary, may_think).budget
     }
 }

@@ -219,6 +219,7 @@ fn origin(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub fn main(args: ServeArgs) -> Outcome {
+    args.sampling.check()?;
     let keys = args.keys()?;
     if let Some(folder) = args.slot_save_path.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(
@@ -377,7 +378,7 @@ impl ServeArgs {
     /// Opens a model, which is used until the process ends.
     fn open(&self, names: &[String], path: &Path) -> Outcome<Served> {
         let mut model = open::model(&self.keep.file(path)?, &self.engine)?;
-        self.template.give(|source| model.set_template(source))?;
+        self.template.give(model.vocabulary_mut())?;
         let trained = model.spec().context;
         let context = match self.ctx_size {
             None => CONTEXT.min(trained),

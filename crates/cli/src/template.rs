@@ -1,9 +1,10 @@
-//! The options for the user's own chat template, and for its variables.
+//! The options for the user's own chat template, for its variables, and for the notation that a model writes.
 
 use std::path::PathBuf;
 
 use alight_chat::body::json::JsonBudget;
-use alight_text::TemplateError;
+use alight_text::Vocabulary;
+use alight_text::output::Format;
 use anyhow::Context;
 use serde_json::{Map, Value};
 
@@ -12,7 +13,7 @@ use crate::text_input;
 /// Maximum bytes of a chat template.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A chat template in a file, and variables.
+/// A chat template in a file, variables, and a format.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TemplateArgs {
     /// Use the chat template in this file (Jinja) instead of the model's own
@@ -22,6 +23,18 @@ pub struct TemplateArgs {
     /// Give the chat template these variables, a JSON object such as {"enable_thinking": false}
     #[arg(long, value_name = "JSON", value_parser = variables)]
     chat_template_kwargs: Option<Map<String, Value>>,
+
+    /// Read thinking and tool calls in this family's notation, instead of the one that the chat template and the tokens show
+    ///
+    /// `alight inspect` names the one that they show.
+    #[arg(long, value_name = "NAME", value_parser = format)]
+    tool_format: Option<Format>,
+}
+
+/// Parses the name of a format.
+fn format(name: &str) -> Result<Format, String> {
+    let names = || Format::ALL.map(Format::name).join(", ");
+    Format::named(name).ok_or_else(|| format!("there is no such format: there are {}", names()))
 }
 
 /// The variables that are the conversation itself.
@@ -54,14 +67,14 @@ impl TemplateArgs {
         self.chat_template_kwargs.clone().unwrap_or_default()
     }
 
-    /// Passes it to a model, if there is one.
-    pub fn give(
-        &self,
-        set: impl FnOnce(String) -> Result<(), TemplateError>,
-    ) -> anyhow::Result<()> {
+    /// Gives a model the template and the format, if there are any.
+    pub fn give(&self, vocabulary: &mut Vocabulary) -> anyhow::Result<()> {
+        if let Some(format) = self.tool_format {
+            vocabulary.set_output_format(format);
+        }
         let Some(path) = &self.chat_template_file else { return Ok(()) };
         let from = text_input::From::File(path);
         let source = text_input::read(from, "the chat template", MAX_BYTES)?;
-        set(source).with_context(|| format!("the chat template in {from}"))
+        vocabulary.set_template(source).with_context(|| format!("the chat template in {from}"))
     }
 }

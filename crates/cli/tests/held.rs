@@ -275,3 +275,47 @@ fn thinking_that_the_template_cannot_turn_off_ends_at_once() {
     assert!(text.contains("So ") && tokens == 3, "{text} {tokens}");
     assert_eq!(answer(&["--no-thinking"]), ("Yes.".to_owned(), json!(2)));
 }
+
+/// A prompt that opens thinking, by a template without a switch for it: the answer is held from where that ends, by this command, in its
+/// chat, in its record, and by the server.
+#[test]
+fn an_answer_is_held_from_where_thinking_ends_that_the_template_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = [("<think>", OWN), ("So ", TEXT), ("</think>", OWN), ("No.", TEXT), ("Yes.", TEXT)];
+    let model = said::model(folder.path(), &said, 0);
+    let template = write(folder.path(), "template", "{{ messages[-1].content }}<think>");
+    let grammar = "root ::= \"Yes.\"";
+    let usual = ["run", &*model, "--temp", "0", "--chat-template-file", &*template];
+    let held = [&usual[..], &["--grammar", grammar]].concat();
+    for (more, thinking, tokens) in
+        [(&[][..], json!("So "), 3), (&["--no-thinking"], json!(null), 2)]
+    {
+        let done = alight(&[&held[..], &["a", "--json"], more].concat()).succeeds();
+        let line: Value = serde_json::from_str(&done.stdout).unwrap();
+        assert_eq!((&line["thinking"], &line["answer"]), (&thinking, &json!("Yes.")), "{line}");
+        assert_eq!(line["generated_tokens"], tokens);
+        let replayed = support::with_stdin(&["replay", "-", &model], line.to_string().as_bytes());
+        assert_eq!(replayed.succeeds().stdout, format!("equal: {tokens} tokens\n"));
+    }
+    let serving = Serving::start(&[&model, "--no-cache", "--chat-template-file", &template]);
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let body = json!({"messages": messages, "temperature": 0, "grammar": grammar});
+    let message = &serving.post("/v1/chat/completions", &body).json()["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "So ");
+    assert_eq!(message["content"], "Yes.");
+    let mut program = command(&[&held[..], &["--no-history"]].concat());
+    program.env("NO_COLOR", "1");
+    let mut chat = Pty::start(program, None);
+    for _ in 0..2 {
+        chat.expect("\u{1b}[K> ");
+        chat.wait_for_editing();
+        chat.send(b"a\r");
+        chat.expect("\u{1b}[?2004l");
+        chat.expect("So ");
+        chat.expect("Yes.");
+    }
+    chat.expect("\u{1b}[K> ");
+    chat.wait_for_editing();
+    chat.send(b"\x04");
+    assert!(chat.end().success());
+}

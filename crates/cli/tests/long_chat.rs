@@ -12,8 +12,12 @@ use crate::support::{command, kill, text, write};
 
 /// A chat with a model whose template writes all messages, without marks, and that answers "Yes".
 fn chat(folder: &Path) -> Pty {
+    chat_by("{% for m in messages %}{{ m.content }}{% endfor %}<go>", folder)
+}
+
+/// A chat with such a model and this template.
+fn chat_by(template: &str, folder: &Path) -> Pty {
     let model = said::model(folder, &[("Yes", TEXT)], 0);
-    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<go>";
     let template = write(folder, "template", template);
     let args = ["run", &model, "--chat-template-file", &template, "--temp", "0", "--no-history"];
     let mut command = command(&args);
@@ -81,6 +85,33 @@ fn as_few_exchanges_as_possible_are_dropped_of_a_conversation_of_any_length() {
         chat.expect(&format!(" by {} exchanges", kept + 1));
         ready(&mut chat);
     }
+    assert!(peak(&chat).is_none_or(|kib| kib < 600 << 10), "{:?} KiB", peak(&chat));
+    chat.send(b"\x04");
+    assert_eq!(chat.end().code(), Some(0));
+}
+
+/// Thinking that a template writes is no content of a message. It is not made tokens if no context holds it.
+#[test]
+fn long_thinking_is_dropped_with_its_exchange_before_it_is_made_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let template =
+        "{% for m in messages %}{{ m.content }}{{ m.reasoning_content }}{% endfor %}<go>";
+    let mut chat = chat_by(template, folder.path());
+    let long = "a".repeat(1 << 20);
+    let exchange = |thinking: &str| {
+        format!(
+            r#"{{"role": "user", "content": "a"}}, {{"role": "assistant", "content": "a", "reasoning_content": "{thinking}"}}"#
+        )
+    };
+    let exchanges = [vec![exchange(&long); 50], vec![exchange("aa"); 3]].concat().join(", ");
+    let file = write(folder.path(), "talk.json", format!("{{\"messages\": [{exchanges}]}}"));
+    send(&mut chat, &format!("/load {file}"));
+    chat.expect("(106 messages of");
+    ready(&mut chat);
+    send(&mut chat, "a");
+    chat.expect("has forgotten its oldest 50 exchanges");
+    chat.expect("Yes");
+    ready(&mut chat);
     assert!(peak(&chat).is_none_or(|kib| kib < 600 << 10), "{:?} KiB", peak(&chat));
     chat.send(b"\x04");
     assert_eq!(chat.end().code(), Some(0));

@@ -201,6 +201,23 @@ fn the_first_difference_is_shown_with_what_may_be_its_reason() {
     differs(replayed(&line, &model, &[]), &[&reason]);
 }
 
+/// What a record may not have is no option of an answer either.
+#[test]
+fn more_texts_that_break_sequences_than_a_record_may_have_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = letters(folder.path(), "letters.gguf", 7);
+    let texts: Vec<String> = (0..33).map(|number| format!("{number}")).collect();
+    let given: Vec<&str> =
+        texts.iter().flat_map(|text| ["--dry-sequence-breaker", text.as_str()]).collect();
+    let dry = ["--dry-multiplier", "0.8"];
+    let line = answered(&model, &[&dry[..], &given[..64]].concat());
+    is_equal(replayed(&line, &model, &[]), line["tokens"].as_array().unwrap().len());
+    for command in [&["run", &model, "ab"][..], &["batch", &model], &["serve", &model]] {
+        let done = alight(&[command, &given].concat());
+        done.fails(2, &["--dry-sequence-breaker is given 33 times, expected at most 32"]);
+    }
+}
+
 #[test]
 fn the_lines_of_a_batch_are_records() {
     let folder = tempfile::tempdir().unwrap();

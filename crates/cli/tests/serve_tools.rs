@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::http::Serving;
 use crate::support::said::{self, OWN, TEXT};
-use crate::support::write;
+use crate::support::{alight, write};
 
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
@@ -299,4 +299,43 @@ fn vllm_s_constraints_hold_an_answer() {
         (refused.status, &refused.json()["error"]["param"]),
         (400, &json!("structured_outputs.choice"))
     );
+}
+
+/// The notation of a model is known from its template and its tokens; another one may be given.
+#[test]
+fn the_format_of_calls_is_shown_and_may_be_given() {
+    let folder = tempfile::tempdir().unwrap();
+    // No mark is a token, and the template has none.
+    let call = "{\"name\": \"f\", \"arguments\": {\"b\": 1}}";
+    let said =
+        [("<tool", TEXT), ("_calls>[", TEXT), (call, TEXT), ("]</tool_", TEXT), ("calls>", TEXT)];
+    let model = said::model(folder.path(), &said, 0);
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+    let body =
+        json!({"messages": [{"role": "user", "content": "a"}], "tools": tools, "temperature": 0});
+    for (given, name, reason) in
+        [(&[][..], "plain", "stop"), (&["--tool-format", "tool-calls"], "tool-calls", "tool_calls")]
+    {
+        let serving = Serving::start(&[&[&*model, "--no-cache"], given].concat());
+        assert_eq!(serving.get("/props").json()["tool_format"], name);
+        let choice = &serving.post("/v1/chat/completions", &body).json()["choices"][0];
+        assert_eq!(choice["finish_reason"], reason, "{choice}");
+        if !given.is_empty() {
+            assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"b\": 1}");
+        }
+    }
+    let inspected = alight(&["inspect", &model]).succeeds().stdout;
+    assert!(inspected.contains("\ntool format   plain\n"), "{inspected}");
+    let inspected = alight(&["inspect", &model, "--json"]).succeeds().stdout;
+    assert_eq!(serde_json::from_str::<Value>(&inspected).unwrap()["tool_format"], "plain");
+    for command in ["run", "serve"] {
+        let done = alight(&[command, &model, "--tool-format", "Kimi"]);
+        done.fails_as_usage("there is no such format: there are plain, chatml");
+    }
+    // Thinking is read in it, too.
+    let said = [("[TH", TEXT), ("INK]So.[/THI", TEXT), ("NK]", TEXT), ("Yes.", TEXT)];
+    let model = said::model(folder.path(), &said, 0);
+    let args = ["run", &model, "a", "--temp", "0", "--json", "--tool-format", "mistral"];
+    let line: Value = serde_json::from_str(&alight(&args).succeeds().stdout).unwrap();
+    assert_eq!((&line["thinking"], &line["answer"]), (&json!("So."), &json!("Yes.")));
 }

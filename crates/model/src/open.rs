@@ -17,7 +17,7 @@ use alight_formats::split::Catalog;
 use alight_kernels::{ARITHMETIC, Isa};
 use alight_pages::slots::SlotOptions;
 use alight_pages::{Facts, Map};
-use alight_text::{TemplateError, Tokenizer, Vocabulary};
+use alight_text::{Tokenizer, Vocabulary};
 use sha2::{Digest, Sha256};
 
 use crate::content::{self, ModelContent};
@@ -288,17 +288,12 @@ impl Model {
         Arc::clone(&self.vocabulary)
     }
 
-    /// Uses another chat template instead of the file's.
-    ///
-    /// # Errors
-    /// It cannot be used; nothing changes.
+    /// The vocabulary, to give it another chat template or format than the file's.
     ///
     /// # Panics
     /// If the [shared vocabulary](Model::shared_vocabulary) has been handed out already.
-    pub fn set_template(&mut self, source: String) -> Result<(), TemplateError> {
-        Arc::get_mut(&mut self.vocabulary)
-            .expect("the vocabulary is not shared yet")
-            .set_template(source)
+    pub fn vocabulary_mut(&mut self) -> &mut Vocabulary {
+        Arc::get_mut(&mut self.vocabulary).expect("the vocabulary is not shared yet")
     }
 
     /// Checks that all weights are finite numbers. Reads all files, in little memory. (Weights that are not are noticed without this

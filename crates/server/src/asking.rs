@@ -10,7 +10,7 @@ use alight_chat::body::thinking::{self, SWITCH};
 use alight_chat::body::tools::CustomGrammar;
 use alight_chat::body::{messages, options};
 use alight_chat::grammar::{
-    self, AnswerRules, Calls, CustomInputs, Held, MAX_GRAMMAR_MEMORY, NotHeld,
+    self, AnswerRules, Calls, CustomInputs, Held, MAX_GRAMMAR_MEMORY, NotHeld, PromptConstraint,
 };
 use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::GenerateRequest;
@@ -309,21 +309,18 @@ pub(crate) fn chat(
     }
     let vocabulary = serving.vocabulary();
     let mut prompt = conversation(context, serving)?;
-    let mut chat = rules.marks;
-    if call && !rules.marks {
-        // A call without any mark: as the model would begin it.
-        if matches!(vocabulary.output_format(), Format::ChatMl | Format::Glm) {
-            let options = EncodeOptions { add_bos: Some(false), parse_special: true };
-            let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
-            prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
-        }
-    } else if let Some(held) = ask.grammar.take() {
-        let held = held.after(&prompt, vocabulary);
-        chat = AnswerRules::of(Some(&held)).marks;
-        ask.grammar = Some(held);
+    // A call without any mark: it begins as the model would begin it, without thinking.
+    let begun = call && !rules.marks;
+    if begun && matches!(vocabulary.output_format(), Format::ChatMl | Format::Glm) {
+        let options = EncodeOptions { add_bos: Some(false), parse_special: true };
+        let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
+        prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
     }
-    let may_think = AnswerRules::of(ask.grammar.as_ref()).thinking;
-    let budget = budget.filter(|_| may_think);
+    let style = if begun { Style::Raw } else { Style::Chat };
+    let answer = PromptConstraint::new(ask.grammar.take(), style, &prompt, vocabulary);
+    let budget = budget.filter(|_| answer.rules.thinking);
+    let chat = answer.rules.marks;
+    ask.grammar = answer.held;
     ask.thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools.clone()));
     let (one_call, custom) = (choice.one, choice.custom.clone());
     let asked = AnswerOptions { chat, tools, call, one_call, custom, stops, ..Default::default() };

@@ -29,6 +29,8 @@ pub struct Vocabulary {
     /// The source of the chat template, if the file has one.
     source: Option<Result<String, TemplateError>>,
     compiled: OnceLock<Result<ChatTemplate, TemplateError>>,
+    /// The format of the output, if it is not to be derived.
+    format: Option<Format>,
     /// The time that building it took.
     pub took: Duration,
 }
@@ -59,14 +61,19 @@ impl Vocabulary {
             Ok(Some(source)) => Some(Ok(source.to_owned())),
             Err(error) => Some(Err(TemplateError::Metadata(error))),
         };
-        Ok(Vocabulary { tokenizer, source, compiled: OnceLock::new(), took: clock.elapsed() })
+        let (compiled, took) = (OnceLock::new(), clock.elapsed());
+        Ok(Vocabulary { tokenizer, source, compiled, format: None, took })
     }
 
     /// The marks that divide the model's output.
     pub fn output_format(&self) -> Format {
-        Format::of(self.template_source(), |text| {
-            self.tokenizer.token_id(text.as_bytes()).is_some()
-        })
+        let token = |text: &str| self.tokenizer.token_id(text.as_bytes()).is_some();
+        self.format.unwrap_or_else(|| Format::of(self.template_source(), token))
+    }
+
+    /// Uses this format instead of the one that the template and the tokens show.
+    pub fn set_output_format(&mut self, format: Format) {
+        self.format = Some(format);
     }
 
     /// Returns true if there is a chat template that contains `text`.

@@ -273,7 +273,7 @@ fn held(lark: String, tools: &[Value], grammars: &Grammars) -> Result<Grammar, N
             }
         }
         let why = match why {
-            NoGrammar::Wrong(why) => NoGrammar::Wrong(schemas::reason(&why)),
+            NoGrammar::Wrong(why) => NoGrammar::Wrong(schemas::in_words(schemas::reason(&why))),
             why => why,
         };
         why.of_field("tools")

@@ -279,6 +279,14 @@ mod tests {
         for (schema, wanted) in [
             (json!({"properties": {"a": {"type": "strange"}}}), "at /properties/a: "),
             (
+                json!({"properties": {"a": {"type": "string", "pattern": "(?=a)b"}}}),
+                "at /properties/a: regex parse error: look-around, ",
+            ),
+            (
+                json!({"properties": {"a": {"type": "array", "uniqueItems": true}}}),
+                "at /properties/a: no answer can be held to uniqueItems",
+            ),
+            (
                 json!({"properties": {"a": {"items": {"type": "string", "pattern": "("}}}}),
                 "at /properties/a/items: ",
             ),
@@ -292,7 +300,7 @@ mod tests {
             ),
             (json!({"type": "strange"}), "Invalid type"),
         ] {
-            let wanted_schema = Wanted::Schema { schema, strict: false };
+            let wanted_schema = Wanted::Schema { schema, strict: true };
             let why = compiler.compile(wanted_schema).err().unwrap();
             println!("{why}");
             assert!(why.starts_with(wanted) && !why.contains('\n'), "{why}");

@@ -34,11 +34,12 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use alight_text::output::opened_thinking;
-use alight_text::{Tokenizer, Vocabulary};
+use alight_text::{Style, Tokenizer, Vocabulary};
 use serde_json::{Map, Value, json};
 
 use crate::body::fields::{Fields, kind};
 use crate::body::refusal::Refusal;
+use crate::thinking::VocabularyHandle;
 
 pub use self::beside::{Beside, Masks};
 pub use self::calls::Calls;
@@ -175,24 +176,21 @@ impl Held {
     }
 
     /// The same constraint for the answer to this prompt: if the prompt has opened thinking, the answer is free up to its end.
-    pub fn after(self, prompt: &[u32], vocabulary: &'static Vocabulary) -> Held {
+    fn after(self, prompt: &[u32], vocabulary: VocabularyHandle) -> Held {
         let (format, tokenizer) = (vocabulary.output_format(), &vocabulary.tokenizer);
-        match opened_thinking(format, tokenizer, prompt) {
-            Some(pair) => {
-                let notation = format.notation();
-                // A mark may be built of tokens.
-                let written = |open: &str| {
-                    let mut parts = notation.tokens.iter().filter(|part| open.contains(**part));
-                    vocabulary.template_has(open)
-                        || tokenizer.token_id(open.as_bytes()).is_some()
-                        || parts.any(|part| tokenizer.token_id(part.as_bytes()).is_some())
-                };
-                let opens = notation.answer.iter().filter(|pair| !pair.close.is_empty());
-                let opens = opens.map(|pair| pair.open).filter(|open| written(open));
-                self.after_thinking(Thought::new(pair.close, opens, tokenizer))
-            }
-            None => self,
-        }
+        let Some(pair) = opened_thinking(format, tokenizer, prompt) else { return self };
+        let notation = format.notation();
+        // A mark may be built of tokens.
+        let written = |open: &str| {
+            let mut parts = notation.tokens.iter().filter(|part| open.contains(**part));
+            vocabulary.template_has(open)
+                || tokenizer.token_id(open.as_bytes()).is_some()
+                || parts.any(|part| tokenizer.token_id(part.as_bytes()).is_some())
+        };
+        let opens = notation.answer.iter().filter(|pair| !pair.close.is_empty());
+        let opens = opens.map(|pair| pair.open).filter(|open| written(open));
+        let opens: Vec<&str> = opens.collect();
+        self.after_thinking(Thought::new(pair.close, opens.into_iter(), vocabulary))
     }
 
     fn after_thinking(self, thought: Thought) -> Held {
@@ -257,6 +255,38 @@ impl AnswerRules {
                 AnswerRules { past_end: false, ..AnswerRules::FREE }
             }
         }
+    }
+}
+
+/// The constraint of the answer to a certain prompt, and the rules that follow from it.
+#[derive(Clone, Debug)]
+pub struct PromptConstraint {
+    /// The constraint. Where the prompt of a conversation has opened thinking, it begins where that ends; a text that is continued
+    /// has no thinking.
+    pub held: Option<Held>,
+    /// The rules.
+    pub rules: AnswerRules,
+}
+
+impl PromptConstraint {
+    /// Fits a constraint to the prompt.
+    pub fn new(
+        held: Option<Held>,
+        style: Style,
+        prompt: &[u32],
+        vocabulary: impl Into<VocabularyHandle>,
+    ) -> PromptConstraint {
+        let held = held.map(|held| match style {
+            Style::Chat => held.after(prompt, vocabulary.into()),
+            Style::Raw => held,
+        });
+        let rules = AnswerRules::of(held.as_ref());
+        PromptConstraint { held, rules }
+    }
+
+    /// How the answer is divided: as its prompt, unless the answer is one text.
+    pub fn style(&self, style: Style) -> Style {
+        if self.rules.marks { style } else { Style::Raw }
     }
 }
 

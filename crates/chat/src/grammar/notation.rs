@@ -354,9 +354,18 @@ impl<'w> Writer<'w> {
                     &part_schema(tool, key, schema, ", ", ": "),
                     rules,
                 );
+                // Templates that write no types write such words, too.
+                let words = tools.python_words(name, key);
+                let words =
+                    words.filter(|_| tags.types == ValueTypes::Unwritten && allows_any(schema));
+                let values: Vec<String> = [format!("json{own}")]
+                    .into_iter()
+                    .chain(words.map(|word| json!(word).to_string()))
+                    .collect();
                 format!(
-                    "{} json{own} {}",
+                    "{} ({}) {}",
                     json_before(tags.types, schema, &before),
+                    values.join(" | "),
                     self.mark(&close)
                 )
             };
@@ -435,6 +444,13 @@ impl<'w> Writer<'w> {
         }
         format!("{head} first{i}_0 {end}")
     }
+}
+
+/// True if a schema is seen to allow each value of the types that it names.
+fn allows_any(schema: &Value) -> bool {
+    let limits = ["enum", "const", "not", "if", "allOf", "$ref"];
+    let members = ["anyOf", "oneOf"].iter().filter_map(|name| schema[name].as_array()).flatten();
+    limits.iter().all(|name| schema.get(name).is_none()) && members.into_iter().all(allows_any)
 }
 
 /// The tag before a value that is JSON. Where it names a type, that is the one of the schema, or any where that does not say.
@@ -697,7 +713,7 @@ mod tests {
     }
 
     /// Calls of `f` and `g` as each family writes them, and the text of its template that decides.
-    const CALLS: [(Format, &str, &str, &str); 25] = [
+    const CALLS: [(Format, &str, &str, &str); 26] = [
         (
             Format::MiniMax3,
             "",
@@ -727,6 +743,12 @@ mod tests {
             "",
             " to=f<|message|><atem:function_calls>\n<atem:invoke name=\"f\">\n<atem:parameter name=\"city\">Oslo</atem:parameter>\n<atem:parameter name=\"n\">1</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
             "<|eom|><|start|>assistant to=g<|message|><atem:function_calls><atem:invoke name=\"g\"></atem:invoke></atem:function_calls>",
+        ),
+        (
+            Format::Functionary,
+            "",
+            "<function=f>{\"city\": \"Oslo\", \"n\": 1}</function>",
+            "<function=g>{}</function>",
         ),
         (
             Format::Inkling,
@@ -919,6 +941,55 @@ mod tests {
                     "{kind}"
                 );
             }
+        }
+    }
+
+    /// Templates of tagged notations feed truth values back in Python's words, which models then write.
+    #[test]
+    fn words_of_python_are_values_where_the_schema_allows_them() {
+        let either = json!({"anyOf": [{"type": "boolean"}, {"type": "null"}]});
+        for (schema, words) in [
+            (json!({"type": "boolean"}), &["true", "True", "False"][..]),
+            (json!({"type": ["boolean", "null"]}), &["false", "True", "False", "None"]),
+            (either, &["null", "True", "False", "None"]),
+            (json!({"const": true}), &["true"]),
+            (json!({"anyOf": [{"const": true}, {"type": "null"}]}), &["true", "null"]),
+            (json!({"type": "integer"}), &["1"]),
+        ] {
+            let parameters =
+                json!({"type": "object", "properties": {"x": schema}, "required": ["x"]});
+            let tools =
+                [json!({"type": "function", "function": {"name": "h", "parameters": parameters}})];
+            let (has, none) = (|text: &str| "<function=<parameter=".contains(text), |_: &str| None);
+            let writer = Writer::new(Format::ChatMl, &has, &none).unwrap();
+            let lark = format!("start: calls\n{}", writer.rules(&tools, true).unwrap());
+            for word in ["true", "false", "null", "True", "False", "None", "1"] {
+                let call = format!(
+                    "<tool_call>\n<function=h>\n<parameter=x>\n{word}\n</parameter>\n</function>\n</tool_call>"
+                );
+                let mut grammar =
+                    Compiler::of_bytes().compile(Wanted::Calls(lark.clone())).unwrap();
+                let json = serde_json::from_str::<Value>(word);
+                let is_json = json.is_ok_and(|value| allowed(&schema, &value));
+                let wanted = is_json || words.contains(&word);
+                assert_eq!(grammar.accept_text(call.as_bytes()), wanted, "{schema} {word}");
+            }
+        }
+    }
+
+    /// True if one of the few schemas above allows a value.
+    fn allowed(schema: &Value, value: &Value) -> bool {
+        let is = |name: &str| match name {
+            "boolean" => value.is_boolean(),
+            "null" => value.is_null(),
+            _ => value.is_i64(),
+        };
+        match (&schema["type"], schema.get("const"), schema["anyOf"].as_array()) {
+            (Value::String(name), ..) => is(name),
+            (Value::Array(names), ..) => names.iter().any(|name| is(name.as_str().unwrap())),
+            (_, Some(only), _) => only == value,
+            (.., Some(all)) => all.iter().any(|one| allowed(one, value)),
+            _ => false,
         }
     }
 

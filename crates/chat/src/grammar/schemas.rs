@@ -52,7 +52,7 @@ pub(super) fn left_out(schema: &Value) -> Vec<String> {
         if let Some(pattern) =
             object.get("pattern").and_then(Value::as_str).filter(|p| looks_around(p))
         {
-            found.push(format!("pattern {pattern:?} looks around"));
+            found.push(format!("pattern {pattern:?} (it looks around)"));
         }
     });
     found
@@ -62,15 +62,27 @@ pub(super) fn left_out(schema: &Value) -> Vec<String> {
 #[cfg(feature = "grammar")]
 pub(super) fn of_warning(text: &str) -> Vec<String> {
     let line = reason(text);
-    if let Some((_, keys)) = line.split_once("Unimplemented keys: ")
-        && let Some((keys, _)) = keys.rsplit_once(']')
-        && let Ok(keys) = serde_json::from_str(&format!("{keys}]"))
-    {
+    if let Some(keys) = unknown_keys(&line) {
         return keys;
     }
     match line.split_once("Unknown format: ") {
         Some((_, format)) => vec![format!("format {format}")],
         None => vec![line],
+    }
+}
+
+/// The keywords of a schema that llguidance says it does not know.
+fn unknown_keys(reason: &str) -> Option<Vec<String>> {
+    let (_, keys) = reason.split_once("Unimplemented keys: ")?;
+    let (keys, _) = keys.rsplit_once(']')?;
+    serde_json::from_str(&format!("{keys}]")).ok()
+}
+
+/// A reason of llguidance's in a sentence for those who wrote the schema.
+pub(super) fn in_words(reason: String) -> String {
+    match unknown_keys(&reason) {
+        Some(keys) => format!("no answer can be held to {}", keys.join(", ")),
+        None => reason,
     }
 }
 
@@ -185,7 +197,8 @@ pub(super) fn located(root: &Value, why: &str, fails: impl Fn(Value) -> Option<S
         }
         break;
     }
-    if path.is_empty() { wanted } else { format!("at {path}: {wanted}") }
+    let why = in_words(wanted);
+    if path.is_empty() { why } else { format!("at {path}: {why}") }
 }
 
 /// A part of a schema with the definitions that it may refer to.
@@ -220,9 +233,14 @@ fn parts(schema: &Value) -> Vec<(String, &Value)> {
     all
 }
 
-/// The first line of a reason of llguidance's, without positions in the text of a grammar.
+/// A reason of llguidance's in a line, without positions in the text of a grammar: its first line; of a regular expression, which is shown below
+/// that, also what is wrong with it.
 pub(super) fn reason(why: &str) -> String {
-    let line = why.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    let mut lines = why.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let wrong = lines.find_map(|line| line.strip_prefix("error: "));
+    let wrong = wrong.filter(|_| first.ends_with(':')).map(|wrong| format!("{first} {wrong}"));
+    let line = wrong.as_deref().unwrap_or(first);
     // `12(3): ` or `at 12(3): `, the line and the column.
     let position = |text: &str| {
         let text = text.strip_prefix("at ").unwrap_or(text);
@@ -281,5 +299,15 @@ mod tests {
         assert_eq!(reason("12(3): no such type\n12: start: a"), "no such type");
         assert_eq!(reason("at 12(3): no such type"), "no such type");
         assert_eq!(reason("no such type (here)"), "no such type (here)");
+    }
+
+    #[test]
+    fn a_reason_is_a_sentence() {
+        let why = "regex parse error:\n    (?=a)b\n    ^^^\nerror: look-around is not supported";
+        assert_eq!(reason(why), "regex parse error: look-around is not supported");
+        assert_eq!(reason("\n  a: b\nerror: c"), "a: b");
+        let keys = "Unimplemented keys: [\"uniqueItems\",\"not\"]";
+        assert_eq!(in_words(keys.to_owned()), "no answer can be held to uniqueItems, not");
+        assert_eq!(in_words("no such type".to_owned()), "no such type");
     }
 }

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use alight_text::Tokenizer;
-
 use super::{Grammar, Mask};
+use crate::thinking::VocabularyHandle;
 
 /// The maximum number of blanks before an answer, and after the mark before it.
 const MAX_BLANKS: usize = 8;
@@ -18,7 +17,7 @@ pub(crate) struct Thought {
     /// The end of the thinking so far, or all text after it.
     seen: Vec<u8>,
     place: Place,
-    tokenizer: &'static Tokenizer,
+    vocabulary: VocabularyHandle,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,10 +33,10 @@ impl Thought {
     pub(super) fn new(
         close: &'static str,
         opens: impl Iterator<Item = &'static str>,
-        tokenizer: &'static Tokenizer,
+        vocabulary: VocabularyHandle,
     ) -> Thought {
         let opens = opens.map(str::as_bytes).collect();
-        Thought { close, opens, seen: Vec::new(), place: Place::Thinking, tokenizer }
+        Thought { close, opens, seen: Vec::new(), place: Place::Thinking, vocabulary }
     }
 
     /// The mark that ends the thinking.
@@ -56,10 +55,10 @@ impl Thought {
                     false => Some(grammar.mask()?),
                 };
                 Ok(mask.map(|mut mask| {
-                    let mut text = Vec::new();
-                    for id in 0..self.tokenizer.vocab_size() as u32 {
+                    let (mut text, tokenizer) = (Vec::new(), &self.vocabulary.tokenizer);
+                    for id in 0..tokenizer.vocab_size() as u32 {
                         text.clear();
-                        self.tokenizer.decode_special(id, &mut text);
+                        tokenizer.decode_special(id, &mut text);
                         if !text.is_empty() && self.goes_on_with(&text) {
                             mask.allow(id);
                         }
@@ -86,7 +85,7 @@ impl Thought {
             }
             Place::Between => {
                 let mut text = Vec::new();
-                self.tokenizer.decode_special(token, &mut text);
+                self.vocabulary.tokenizer.decode_special(token, &mut text);
                 // A grammar may begin with blanks of its own.
                 let begins = !self.is_in_mark() && grammar.takes(token);
                 if !begins && self.goes_on_with(&text) {
@@ -102,7 +101,7 @@ impl Thought {
 
     /// Takes a token of the thinking. Returns the text after the mark if the token completes it.
     fn think(&mut self, token: u32) -> Option<Vec<u8>> {
-        self.tokenizer.decode_special(token, &mut self.seen);
+        self.vocabulary.tokenizer.decode_special(token, &mut self.seen);
         let close = self.close.as_bytes();
         let found = self.seen.windows(close.len()).position(|bytes| bytes == close);
         if let Some(at) = found {

@@ -156,6 +156,7 @@ fn sequences(text: &str) -> Result<usize, String> {
 
 /// Runs the command.
 pub fn main(args: BatchArgs) -> Outcome {
+    args.sampling.check()?;
     let input = Input::open(args.input.as_deref())?;
     let output = args.output.as_ref().filter(|path| path.as_path() != Path::new("-"));
     if let Some(path) = output {

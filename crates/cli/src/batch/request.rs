@@ -9,7 +9,7 @@ use alight_chat::body::json::{JsonBudget, JsonError};
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::body::thinking::{self, SWITCH};
 use alight_chat::body::{conversation, messages, options};
-use alight_chat::grammar::{AnswerRules, Calls, Grammars, Held, NotHeld};
+use alight_chat::grammar::{AnswerRules, Calls, Grammars, Held, NotHeld, PromptConstraint};
 use alight_chat::thinking::ThinkingBudget;
 use alight_model::SamplerOptions;
 use alight_text::infill::Gap;
@@ -227,8 +227,9 @@ impl Parsed {
         }
         let tools = tools.filter(|_| rules.marks);
         let prompt = encode(prompt, vocabulary, encoder, (defaults.context, max_tokens))?;
-        let held = held.map(|held| if chat { held.after(&prompt, vocabulary) } else { held });
-        let rules = AnswerRules::of(held.as_ref());
+        let style = if chat { Style::Chat } else { Style::Raw };
+        let PromptConstraint { held, rules } =
+            PromptConstraint::new(held, style, &prompt, vocabulary);
         let marked = chat && rules.marks;
         let budget = budget.filter(|_| rules.thinking);
         let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools.clone()));

@@ -5,12 +5,12 @@
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::Refusal;
 use alight_chat::body::thinking::BUDGET;
-use alight_chat::grammar::{AnswerRules, Calls, Grammars, NotHeld};
+use alight_chat::grammar::{AnswerRules, Calls, Grammars, NotHeld, PromptConstraint};
 use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::GenerateRequest;
 use alight_model::{KvType, MAX_CONTEXT, Precision, Request, SamplerOptions};
-use alight_text::Vocabulary;
 use alight_text::output::Tools;
+use alight_text::{Style, Vocabulary};
 use serde_json::{Map, Value};
 
 use super::request::{AFTER_THINKING, TOOLS};
@@ -164,10 +164,8 @@ impl ReadRecord {
             why @ NotHeld::Compiler(_) => why,
         })?;
         let marks = AnswerRules::of(options.held.as_ref()).marks;
-        let held = options.held.map(|held| match after_thinking {
-            true => held.after(&prompt, vocabulary),
-            false => held,
-        });
+        let style = if after_thinking { Style::Chat } else { Style::Raw };
+        let held = PromptConstraint::new(options.held, style, &prompt, vocabulary).held;
         let tools = tools.filter(|_| marks).map(|tools| Tools::of(&tools));
         let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools));
         let request = Request {

@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use alight_chat::grammar::PromptConstraint;
 use alight_chat::thinking::ThinkingBudget;
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
 use alight_text::prompt::check_length;
@@ -20,7 +21,7 @@ use super::fitting::{self, Asked, Bounds, Positions};
 use super::held::Holding;
 use super::lines::Lines;
 use super::parts::{Parts, Texts, Tone};
-use super::{RunArgs, context_full, parts_style, report};
+use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
 use crate::output::Stream;
@@ -96,7 +97,6 @@ pub fn main(
             };
             let held = talk.held.as_ref().map(|holding| &holding.held);
             let (encoder, limits, budget) = args.held_by(about, style, talk.limits, held);
-            let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, about.vocabulary, None));
             let tokenizer = &about.vocabulary.tokenizer;
             let prompt = talk.chat.prompt(&question, encoder, tokenizer, positions, interrupt);
             let prompt = match prompt {
@@ -118,6 +118,9 @@ pub fn main(
                     units::grouped(talk.context)
                 ));
             }
+            let fitted = PromptConstraint::new(held.cloned(), style, &prompt, about.vocabulary);
+            let budget = budget.filter(|_| fitted.rules.thinking);
+            let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, about.vocabulary, None));
             let mut out = Stream::new();
             let mut sink = |tone, piece: &str| match tone {
                 Tone::Plain => out.write(piece),
@@ -125,7 +128,7 @@ pub fn main(
             };
             let parts = Parts::new(
                 about.vocabulary,
-                parts_style(style, held),
+                fitted.style(style),
                 &prompt,
                 args.thinking(),
                 &args.stop,
@@ -133,7 +136,7 @@ pub fn main(
             );
             let (context, sampling) = (talk.context, talk.sampling);
             let breakers = talk.given.breakers();
-            let prompt = &prompt;
+            let (prompt, held) = (&prompt, fitted.held.as_ref());
             let request = Request { prompt, context, sampling, breakers, limits, held, thinking };
             let answer = answer(about, engine, &request, parts, Some(interrupt), &mut phases)?;
             out.end()?;
@@ -277,8 +280,10 @@ fn bounds(
 ) -> anyhow::Result<Bounds> {
     let fixed = system.into_iter().chain([line]).map(fitting::written_bytes).sum();
     let newest_first = turns.rchunks_exact(2);
-    let exchanges =
-        newest_first.map(|exchange| exchange.iter().map(fitting::written_bytes).sum::<usize>());
+    let exchanges = newest_first.map(|exchange| {
+        let bytes = |of: fn(&Message) -> usize| exchange.iter().map(of).sum::<usize>();
+        (bytes(fitting::written_bytes), bytes(fitting::all_bytes))
+    });
     let check = |bytes, context| check_length(bytes, tokenizer, context);
     Bounds::of(fixed, exchanges, positions, check).map_err(|error| anyhow!(error))
 }

@@ -5,8 +5,8 @@
 //! that fit is found with some `2·log2(n)` renderings, none of them of much more than twice the text that fits.
 
 use alight_text::prompt::TooLong;
-use alight_text::{Encoder, Message, Style};
-use anyhow::anyhow;
+use alight_text::{Encoder, Message, PromptError, Style};
+use anyhow::{anyhow, bail};
 
 /// Bytes of text that one token usually represents. This is only where the search begins.
 const USUAL_BYTES: usize = 4;
@@ -46,27 +46,29 @@ pub struct Bounds {
 
 impl Bounds {
     /// Finds the bounds by bytes, without rendering anything. `fixed`: the bytes of text that is never dropped; `exchanges`: those
-    /// of each exchange, the newest first; `check(bytes, context)` refuses a number of bytes that has more tokens than a context.
+    /// of each exchange that a template writes at least, and those of all its texts, the newest first; `check(bytes, context)` refuses a
+    /// number of bytes that has more tokens than a context.
     ///
     /// # Errors
     /// The text that is never dropped cannot fit.
     pub fn of(
         fixed: usize,
-        exchanges: impl Iterator<Item = usize>,
+        exchanges: impl Iterator<Item = (usize, usize)>,
         Positions { context, max_context, .. }: Positions,
         check: impl Fn(usize, usize) -> Result<(), TooLong>,
     ) -> Result<Bounds, TooLong> {
         check(fixed, max_context)?;
         let mut bounds = Bounds { max: 0, usual: 0 };
-        let mut bytes = fixed;
+        let (mut bytes, mut all_bytes) = (fixed, fixed);
         // Each exchange has a token at least.
-        for exchange in exchanges.take(context) {
-            bytes += exchange;
+        for (written, all) in exchanges.take(context) {
+            bytes += written;
+            all_bytes += all;
             if check(bytes, context).is_err() {
                 break;
             }
             bounds.max += 1;
-            if bytes + USUAL_MARKS * bounds.max <= USUAL_BYTES * context {
+            if all_bytes + USUAL_MARKS * bounds.max <= USUAL_BYTES * context {
                 bounds.usual = bounds.max;
             }
         }
@@ -83,8 +85,14 @@ pub fn written_bytes(message: &Message) -> usize {
     content.trim().len()
 }
 
+/// Returns the bytes of all texts of a message.
+pub fn all_bytes(message: &Message) -> usize {
+    message.content.len() + message.thinking.as_ref().map_or(0, String::len)
+}
+
 /// Finds the largest number of newest exchanges that fit, and returns their tokens. `encode` returns the tokens with a given number
-/// of them.
+/// of them, or refuses a text that has more than the context may hold whatever they are, before it looks for them: what a template
+/// writes besides the contents of messages, such as thinking, is known only then.
 ///
 /// The number is that of dropping exchanges one by one, because fewer exchanges never have more tokens: a template writes each
 /// exchange in its place, the oldest of them right after the text that is never dropped, so one exchange less is the same text with
@@ -99,7 +107,7 @@ pub fn written_bytes(message: &Message) -> usize {
 pub fn newest(
     bounds: Bounds,
     positions: Positions,
-    mut encode: impl FnMut(usize) -> anyhow::Result<Vec<u32>>,
+    mut encode: impl FnMut(usize) -> anyhow::Result<Result<Vec<u32>, TooLong>>,
 ) -> anyhow::Result<Fit> {
     let Positions { context, max_context, answer } = positions;
     // Fewer exchanges than `low` fit, and `high` or more do not.
@@ -107,15 +115,19 @@ pub fn newest(
     let (mut best, mut shortest) = (None, Vec::new());
     let mut kept = bounds.usual.min(bounds.max);
     while low < high {
-        let tokens = encode(kept)?;
         // If nothing is left to drop, the prompt may use the whole context, less one token for the answer.
         let answer = if kept == 0 { 1 } else { answer };
-        if tokens.len() + answer <= context {
-            best = Some(Fit { tokens, kept });
-            low = kept + 1;
-        } else {
-            shortest = tokens;
-            high = kept;
+        match encode(kept)? {
+            Ok(tokens) if tokens.len() + answer <= context => {
+                best = Some(Fit { tokens, kept });
+                low = kept + 1;
+            }
+            Ok(tokens) => {
+                shortest = tokens;
+                high = kept;
+            }
+            Err(problem) if kept == 0 => bail!(problem),
+            Err(_) => high = kept,
         }
         // While everything fits, twice as many; so nothing much longer than what fits is rendered.
         kept =
@@ -144,17 +156,25 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns the tokens with this number of its newest exchanges.
+    /// Returns the tokens with this number of its newest exchanges, as [`newest`] takes them.
     ///
     /// # Errors
     /// Those of the encoder.
-    pub fn tokens(&self, kept: usize, encoder: &Encoder<'_>) -> anyhow::Result<Vec<u32>> {
+    pub fn tokens(
+        &self,
+        kept: usize,
+        encoder: &Encoder<'_>,
+    ) -> anyhow::Result<Result<Vec<u32>, TooLong>> {
         if encoder.style() == Style::Raw {
-            return Ok(encoder.raw(&self.line.content)?);
+            return Ok(Ok(encoder.raw(&self.line.content)?));
         }
         let newest = &self.turns[self.turns.len() - 2 * kept..];
         let all = self.system.iter().chain(newest).chain([&self.line]);
-        Ok(encoder.chat(&all.cloned().collect::<Vec<_>>(), true)?)
+        match encoder.chat(&all.cloned().collect::<Vec<_>>(), true) {
+            Ok(tokens) => Ok(Ok(tokens)),
+            Err(PromptError::TooLong(problem)) => Ok(Err(problem)),
+            Err(problem) => bail!(problem),
+        }
     }
 }
 
@@ -186,9 +206,10 @@ mod tests {
         let encode = |kept: usize| {
             let tokens = fixed + exchanges[..kept].iter().sum::<usize>();
             rendered.push(tokens);
-            Ok(vec![7; tokens])
+            Ok(Ok(vec![7; tokens]))
         };
-        let bounds = Bounds::of(fixed, exchanges.iter().copied(), positions, check);
+        let exchanges = exchanges.iter().map(|&bytes| (bytes, bytes));
+        let bounds = Bounds::of(fixed, exchanges, positions, check);
         let fit =
             bounds.map_err(|e| anyhow!(e)).and_then(|bounds| newest(bounds, positions, encode));
         (fit, rendered)
@@ -244,6 +265,35 @@ mod tests {
         assert!(rendered.is_empty());
     }
 
+    /// Texts beside the contents, each exchange's in bytes, the newest first: a template writes them, or leaves them out.
+    #[test]
+    fn texts_beside_the_contents_are_bounded_before_their_tokens_are_sought() {
+        let fitted = |others: &[usize], writes: bool| {
+            let mut rendered = Vec::new();
+            let exchanges = others.iter().map(|other| (1, 1 + other));
+            let bounds = Bounds::of(3, exchanges, POSITIONS, check).unwrap();
+            let fit = newest(bounds, POSITIONS, |kept| {
+                let other = if writes { others[..kept].iter().sum() } else { 0 };
+                let bytes = 3 + kept + other;
+                rendered.push(bytes);
+                Ok(check(bytes, POSITIONS.max_context).map(|()| vec![7; bytes]))
+            });
+            (fit.unwrap().kept, rendered)
+        };
+        let long = [1_000_000; 1000];
+        // The first that is written is refused, and no second one is.
+        assert_eq!(fitted(&long, true), (0, vec![3, 1_000_004]));
+        assert_eq!(fitted(&long, false).0, 897);
+        let some = [[100; 3].as_slice(), &long].concat();
+        let (kept, rendered) = fitted(&some, true);
+        assert_eq!((kept, rendered.iter().filter(|bytes| **bytes > 2000).count()), (3, 1));
+        // Nothing is left to drop.
+        let bounds = Bounds { max: 0, usual: 0 };
+        let problem = check(5000, 1000).unwrap_err();
+        let error = newest(bounds, POSITIONS, |_| Ok(Err(problem))).unwrap_err();
+        assert_eq!(error.to_string(), problem.to_string());
+    }
+
     #[test]
     fn a_message_alone_may_have_more_than_the_context() {
         let positions = Positions { max_context: 4000, ..POSITIONS };
@@ -251,6 +301,13 @@ mod tests {
         assert_eq!([900, 990, 1000, 3999].map(kept), [Some(0), Some(0), Some(0), Some(0)]);
         assert_eq!(kept(895), Some(5), "within the context");
         assert_eq!(kept(4000), None);
+    }
+
+    #[test]
+    fn all_texts_of_a_message_are_counted_where_the_search_begins() {
+        let thinking = Some("Hm.".to_owned());
+        assert_eq!(all_bytes(&Message { thinking, ..Message::assistant(" Yes.\n") }), 9);
+        assert_eq!(all_bytes(&Message::user("<think>a</think>b")), 17);
     }
 
     #[test]

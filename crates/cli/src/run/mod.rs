@@ -19,7 +19,7 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_chat::grammar::{AnswerRules, Held};
+use alight_chat::grammar::{AnswerRules, Held, PromptConstraint};
 use alight_chat::thinking::ThinkingBudget;
 use alight_files::folders;
 use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
@@ -106,7 +106,7 @@ pub struct RunArgs {
     system: Option<String>,
 
     /// Use the prompt as it is, without the chat template
-    #[arg(long, conflicts_with_all = ["chat_template_file", "chat_template_kwargs"])]
+    #[arg(long, conflicts_with_all = ["chat_template_file", "chat_template_kwargs", "tool_format"])]
     raw: bool,
 
     #[command(flatten)]
@@ -185,6 +185,7 @@ const SHORT: short_help::Shown = &[
 /// Runs the command. `given` are the arguments of the command line, `started` the time at which the process began.
 pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
     args.choice.check(given)?;
+    args.sampling.check()?;
     args.choice.jax.check(args.sampling.are_random())?;
     let mut phases = Phases::start();
     if args.model.is_dir() {
@@ -220,7 +221,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 None => open::model(&args.keep.file(&args.model)?, &args.engine)?,
             };
             let model = Box::leak(Box::new(model));
-            args.template.give(|source| model.set_template(source))?;
+            args.template.give(model.vocabulary_mut())?;
             let model: &'static Model = model;
             phases.end("open");
             let trained = model.spec().context;
@@ -275,7 +276,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
             let clock = Instant::now();
             let text = Box::leak(Box::new(open::text(&args.model)?));
-            args.template.give(|source| text.vocabulary.set_template(source))?;
+            args.template.give(&mut text.vocabulary)?;
             let text: &'static open::ModelText = text;
             phases.end("open");
             let about = About {
@@ -321,7 +322,8 @@ impl RunArgs {
         self.choice.kind == EngineKind::Native && !self.keep.is_on()
     }
 
-    /// Returns the encoder of messages, the limits of an answer and that of its thinking, if it has this constraint.
+    /// Returns the encoder of messages, the limits of an answer and that of its thinking, if it has this constraint. The thinking is limited
+    /// where the prompt leaves a place for it ([`PromptConstraint`]).
     fn held_by<'m>(
         &self,
         about: &About<'m>,
@@ -332,6 +334,8 @@ impl RunArgs {
         let (rules, mut variables) = (AnswerRules::of(held), self.template.variables());
         let budget = self.limits.fit_thinking(&mut variables, about.vocabulary, rules.thinking);
         let encoder = Encoder::new(about.vocabulary, style, self.parse_special);
+        // Of a conversation that is too long whatever its tokens are, none is sought.
+        let encoder = encoder.within(about.max_context);
         let ignore_eos = limits.ignore_eos && rules.past_end;
         let limits = GenerateOptions { ignore_eos, ..limits };
         (encoder.with_variables(variables), limits, budget.filter(|_| style == Style::Chat))
@@ -392,6 +396,8 @@ impl Front<'_> {
         };
         let held = self.held.as_ref().map(|holding| &holding.held);
         let (_, limits, budget) = args.held_by(about, style, limits, held);
+        let fitted = PromptConstraint::new(held.cloned(), style, prompt, about.vocabulary);
+        let budget = budget.filter(|_| fitted.rules.thinking);
         if budget.is_some() && args.choice.kind == EngineKind::Jax {
             say::note(STILL_THINKS);
         }
@@ -408,7 +414,7 @@ impl Front<'_> {
         };
         let parts = Parts::new(
             about.vocabulary,
-            parts_style(style, held),
+            fitted.style(style),
             prompt,
             args.thinking(),
             &args.stop,
@@ -417,6 +423,7 @@ impl Front<'_> {
         let context = about.context;
         let breakers = args.sampling.breakers();
         let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, about.vocabulary, None));
+        let held = fitted.held.as_ref();
         let request = Request { prompt, context, sampling, breakers, limits, held, thinking };
         let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
@@ -457,7 +464,9 @@ impl Front<'_> {
     ) -> Option<Record> {
         let recorder = Recorder::new(about.model?, &self.args.engine, about.context);
         let constraint = self.held.as_ref().map(|holding| holding.field.clone());
-        let limits = AnswerConstraints { constraint, thinking_budget, ..Default::default() };
+        let chat = style == Style::Chat;
+        let limits =
+            AnswerConstraints { constraint, chat, thinking_budget, ..AnswerConstraints::default() };
         let parts = RequestParts {
             prompt: request.prompt,
             sampling: &request.sampling,
@@ -472,7 +481,7 @@ impl Front<'_> {
             text: record::text(&answer.tokens, about.vocabulary),
             tokens: answer.tokens.clone(),
         };
-        Some(recorder.record(parts.body(), style == Style::Chat, answer))
+        Some(recorder.record(parts.body(), chat, answer))
     }
 
     /// Returns the tokens of the prompt; `None` if it is a chat.
@@ -513,11 +522,6 @@ fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style
         ));
     }
     Ok(style)
-}
-
-/// Returns how an answer is split into parts.
-fn parts_style(style: Style, held: Option<&Held>) -> Style {
-    if AnswerRules::of(held).marks { style } else { Style::Raw }
 }
 
 /// Returns the message for a context that a prompt of this number of tokens and its answer fill.

@@ -9,6 +9,7 @@ use anyhow::bail;
 use clap::builder::Resettable;
 use clap::{Arg, Args, Command, FromArgMatches};
 
+use crate::outcome::{Outcome, Stop};
 use crate::plain;
 
 /// The defaults.
@@ -198,6 +199,17 @@ impl SamplingArgs {
         command.get_arguments().filter_map(of).collect()
     }
 
+    /// Refuses more texts that break sequences than a request may have.
+    pub fn check(&self) -> Outcome {
+        let ((most, _), given) = (BREAKERS, self.breakers().map_or(0, <[String]>::len));
+        if given <= most {
+            return Ok(());
+        }
+        Err(Stop::Usage(format!(
+            "--dry-sequence-breaker is given {given} times, expected at most {most}: leave some out"
+        )))
+    }
+
     /// Returns the texts that break sequences for DRY, if they are not the usual ones.
     pub fn breakers(&self) -> Option<&[String]> {
         let given = self.dry_sequence_breaker.as_deref()?;
@@ -363,6 +375,17 @@ mod tests {
         assert_eq!(value("dry-sequence-breaker"), Some("none"));
         assert_eq!((value("mirostat-ent"), value("top-nsigma")), (Some("2.5"), Some("1.5")));
         assert_eq!((value("samplers"), value("dry-allowed-length")), (Some("all"), Some("2")));
+        // As many as a request may have; those before 'none' do not count.
+        let with = |texts: &[&str]| {
+            let given = texts.iter().flat_map(|text| ["--dry-sequence-breaker", text]);
+            let line = ["x"].into_iter().chain(given);
+            <Line as clap::Parser>::parse_from(line).sampling.check()
+        };
+        assert!(
+            with(&["a"; 32]).is_ok() && with(&[["a"; 33].as_slice(), &["none"]].concat()).is_ok()
+        );
+        let Err(Stop::Usage(why)) = with(&["a"; 33]) else { panic!("33 texts") };
+        assert!(why.contains("given 33 times, expected at most 32"), "{why}");
         args.change("samplers", "top_k;temperature").unwrap();
         assert_eq!((args.options().top_k, args.options().top_p), (7, 1.0));
         assert_eq!(

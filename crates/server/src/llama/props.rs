@@ -30,6 +30,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         "model_path": serving.model.files().next(),
         "modalities": {"vision": false, "audio": false},
         "chat_template": serving.vocabulary().template_source().unwrap_or_default(),
+        "tool_format": serving.vocabulary().output_format().name(),
         "bos_token": text(tokenizer.bos()),
         "eos_token": text(tokenizer.eos()),
         "build_info": concat!("alight-", env!("CARGO_PKG_VERSION")),

@@ -35,6 +35,7 @@ pub(super) fn notation(format: Format) -> &'static Notation {
         Format::GigaChat => &GIGACHAT,
         Format::Muse => &MUSE,
         Format::Inkling => &INKLING,
+        Format::Functionary => &FUNCTIONARY,
     }
 }
 
@@ -59,6 +60,7 @@ const NO_CALLS: Calls = Calls {
 
 /// A description of thinking in `<think>`, for others to start from.
 const BASE: Notation = Notation {
+    name: "",
     header: None,
     thinking: &[THINK],
     thinking_anywhere: false,
@@ -113,6 +115,7 @@ const ARG_KEY: Tagged = Tagged {
 };
 
 const PLAIN: Notation = Notation {
+    name: "plain",
     thinking: &[],
     calls: Calls {
         opens: &["<tool_call>"],
@@ -128,6 +131,7 @@ const PLAIN: Notation = Notation {
 };
 
 const CHAT_ML: Notation = Notation {
+    name: "chatml",
     // ERNIE's and Granite's answers after thinking.
     answer: &[pair("<response>", "</response>")],
     calls: Calls {
@@ -144,6 +148,7 @@ const CHAT_ML: Notation = Notation {
 
 /// Headers are read by code of their own; `forms` and marks do not occur.
 const HARMONY: Notation = Notation {
+    name: "harmony",
     thinking: &[],
     tokens: &[
         "<|start|>",
@@ -158,6 +163,7 @@ const HARMONY: Notation = Notation {
 };
 
 const GEMMA4: Notation = Notation {
+    name: "gemma4",
     thinking: &[pair("<|channel>thought", "<channel|>")],
     thinking_anywhere: true,
     calls: Calls {
@@ -174,6 +180,7 @@ const GEMMA4: Notation = Notation {
 };
 
 const MISTRAL: Notation = Notation {
+    name: "mistral",
     thinking: &[pair("[THINK]", "[/THINK]"), THINK],
     calls: Calls {
         opens: &["[TOOL_CALLS]"],
@@ -195,6 +202,7 @@ const MISTRAL: Notation = Notation {
 };
 
 const GLM: Notation = Notation {
+    name: "glm",
     calls: Calls {
         opens: &["<tool_call>"],
         closes: &["</tool_call>"],
@@ -215,6 +223,7 @@ const GLM: Notation = Notation {
 };
 
 const HY3: Notation = Notation {
+    name: "hy3",
     thinking: &[pair("<think:opensource>", "</think:opensource>"), THINK],
     calls: Calls {
         opens: &["<tool_calls:opensource>"],
@@ -252,6 +261,7 @@ const HY3: Notation = Notation {
 };
 
 const HORIZON: Notation = Notation {
+    name: "horizon",
     thinking: &[
         pair("<ifm|think>", "</ifm|think>"),
         pair("<ifm|think_fast>", "</ifm|think_fast>"),
@@ -296,6 +306,7 @@ const HORIZON: Notation = Notation {
 };
 
 const DEEPSEEK: Notation = Notation {
+    name: "deepseek",
     calls: Calls {
         opens: &["<｜tool▁calls▁begin｜>"],
         closes: &["<｜tool▁calls▁end｜>"],
@@ -336,6 +347,7 @@ const INVOKE: Tagged = Tagged {
 };
 
 const DSML: Notation = Notation {
+    name: "dsml",
     calls: Calls {
         opens: &[
             "<｜DSML｜function_calls>",
@@ -381,6 +393,7 @@ const DSML: Notation = Notation {
 };
 
 const KIMI: Notation = Notation {
+    name: "kimi",
     calls: Calls {
         opens: &["<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"],
         closes: &["<|tool_calls_section_end|>", "<|tool_call_section_end|>"],
@@ -410,6 +423,7 @@ const KIMI: Notation = Notation {
 };
 
 const KIMI_K3: Notation = Notation {
+    name: "kimi-k3",
     thinking: &[pair("<|open|>think<|sep|>", "<|close|>think<|sep|>")],
     end: "<|close|>message<|sep|>",
     answer: &[
@@ -440,6 +454,7 @@ const KIMI_K3: Notation = Notation {
 };
 
 const MINIMAX: Notation = Notation {
+    name: "minimax",
     calls: Calls {
         opens: &["<minimax:tool_call>"],
         closes: &["</minimax:tool_call>"],
@@ -464,6 +479,7 @@ const MINIMAX: Notation = Notation {
 };
 
 const MINIMAX3: Notation = Notation {
+    name: "minimax-m3",
     thinking: &[pair("<mm:think>", "</mm:think>")],
     // Without thinking, its end stands alone.
     answer: &[pair("</mm:think>", "")],
@@ -486,6 +502,7 @@ const MINIMAX3: Notation = Notation {
 const PYTHON: Literal = Literal { open: "", body: ('(', ')'), python: true, wraps: &[] };
 
 const LLAMA: Notation = Notation {
+    name: "llama",
     calls: Calls {
         opens: &["<|python_tag|>", "<|python_start|>"],
         closes: &["<|python_end|>"],
@@ -505,6 +522,7 @@ const LLAMA: Notation = Notation {
 };
 
 const SEED: Notation = Notation {
+    name: "seed",
     thinking: &[pair("<seed:think>", "</seed:think>")],
     calls: Calls {
         opens: &["<seed:tool_call>"],
@@ -522,6 +540,7 @@ const SEED: Notation = Notation {
 };
 
 const LFM2: Notation = Notation {
+    name: "lfm2",
     calls: Calls {
         opens: &["<|tool_call_start|>"],
         closes: &["<|tool_call_end|>"],
@@ -533,6 +552,7 @@ const LFM2: Notation = Notation {
 };
 
 const COMMAND: Notation = Notation {
+    name: "command",
     thinking: &[pair("<|START_THINKING|>", "<|END_THINKING|>")],
     answer: &[
         pair("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
@@ -564,6 +584,7 @@ const COMMAND: Notation = Notation {
 };
 
 const GRANITE3: Notation = Notation {
+    name: "granite3",
     answer: &[pair("<response>", "</response>")],
     calls: Calls {
         opens: &["<|tool_call|>", "<tool_call>", "functools"],
@@ -576,6 +597,7 @@ const GRANITE3: Notation = Notation {
 };
 
 const NEMOTRON2: Notation = Notation {
+    name: "nemotron2",
     calls: Calls {
         opens: &["<TOOLCALL>"],
         closes: &["</TOOLCALL>"],
@@ -587,6 +609,7 @@ const NEMOTRON2: Notation = Notation {
 };
 
 const TOOL_CALLS: Notation = Notation {
+    name: "tool-calls",
     // Apriel's thinking has no opening mark: its prompt ends with a sentence.
     thinking: &[THINK, pair("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")],
     answer: &[
@@ -613,6 +636,7 @@ const TOOL_CALLS: Notation = Notation {
 };
 
 const APERTUS: Notation = Notation {
+    name: "apertus",
     thinking: &[pair("<|inner_prefix|>", "<|inner_suffix|>")],
     thinking_anywhere: true,
     calls: Calls {
@@ -626,6 +650,7 @@ const APERTUS: Notation = Notation {
 };
 
 const SOLAR: Notation = Notation {
+    name: "solar",
     thinking: &[pair("<|think|>", "<|end|>")],
     answer: &[
         pair("<|begin|>assistant<|content|>", "<|end|>"),
@@ -660,6 +685,7 @@ const SOLAR: Notation = Notation {
 };
 
 const MINICPM5: Notation = Notation {
+    name: "minicpm5",
     calls: Calls {
         forms: &[Form::Tagged(Tagged {
             open: "<function name=",
@@ -682,6 +708,7 @@ const MINICPM5: Notation = Notation {
 };
 
 const GIGACHAT: Notation = Notation {
+    name: "gigachat",
     calls: Calls {
         // The second as the template of the first models has it, whose call is a message of its own.
         opens: &[
@@ -697,6 +724,7 @@ const GIGACHAT: Notation = Notation {
 };
 
 const MUSE: Notation = Notation {
+    name: "muse",
     header: Some(Header {
         start: "<|start|>assistant",
         open: " to=",
@@ -736,6 +764,7 @@ const MUSE: Notation = Notation {
 };
 
 const INKLING: Notation = Notation {
+    name: "inkling",
     // A message that calls a tool may have its name before the kind of its content.
     header: Some(Header {
         start: "",
@@ -765,5 +794,20 @@ const INKLING: Notation = Notation {
         "<|end_message|>",
         "<|content_model_end_sampling|>",
     ],
+    ..BASE
+};
+
+const FUNCTIONARY: Notation = Notation {
+    name: "functionary",
+    calls: Calls {
+        forms: &[Form::Named(Named {
+            open: "<function=",
+            first: Field::Name,
+            fields: &[(">", Field::Nothing)],
+            closes: &["</function>"],
+        })],
+        bare: &["<function="],
+        ..NO_CALLS
+    },
     ..BASE
 };

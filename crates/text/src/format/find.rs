@@ -57,7 +57,7 @@ const CLUES: [Clue; 27] = [
     clue(Format::Apertus, &[&["<|tools_prefix|>"]], &["<|tools_prefix|>"]),
     clue(Format::Solar, &[&["<|tool_call:begin|>"]], &["<|tool_call:begin|>"]),
     // JSON in these tags.
-    clue(Format::ChatMl, &[&["<function=", "</function>"]], &[]),
+    clue(Format::Functionary, &[&["<function=", "</function>"]], &[]),
     clue(Format::Llama, &[&["<|python_tag|>"], &["ipython"]], &[]),
     clue(Format::ChatMl, &[&["<tool_call>"], &["<think>"], &["</think>"]], &["<think>"]),
     // Vocabularies of bases, on which other families are built: they count last.
@@ -137,11 +137,21 @@ mod tests {
             ("<|role_sep|> function call", Format::GigaChat),
             ("<atem:function_calls>", Format::Muse),
             ("<|message_model|><|content_invoke_tool_json|>", Format::Inkling),
-            ("ipython <function=f>{}</function>", Format::ChatMl),
+            ("ipython <function=f>{}</function>", Format::Functionary),
             ("{{ messages }}", Format::Plain),
         ] {
             assert_eq!(written(template), format, "{template}");
         }
+    }
+
+    #[test]
+    fn each_format_has_a_name_of_its_own() {
+        for format in Format::ALL {
+            let name = format.name();
+            assert!(!name.is_empty() && !name.contains(char::is_uppercase), "{format:?}: {name:?}");
+            assert_eq!(Format::named(name), Some(format));
+        }
+        assert_eq!((Format::named(""), Format::named("Kimi")), (None, None));
     }
 
     /// The formats of the templates in the folder that `ALIGHT_TEMPLATES` names (llama.cpp's `models/templates`), if it does. A file's
@@ -167,7 +177,7 @@ mod tests {
         ("GigaChat3-10B-A1.8B", Format::GigaChat),
         ("GigaChat3.1-10B-A1.8B", Format::GigaChat),
         ("llm-jp-llm-jp-4.1-8b-thinking", Format::Harmony),
-        ("meetkai-functionary-medium-v3.1", Format::ChatMl),
+        ("meetkai-functionary-medium-v3.1", Format::Functionary),
         ("muse-glimmer", Format::Muse),
         ("Apertus-8B-Instruct", Format::Apertus),
         ("Apriel-1.6-15b-Thinker-fixed", Format::ToolCalls),

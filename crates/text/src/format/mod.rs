@@ -68,11 +68,13 @@ pub enum Format {
     Muse,
     /// `<|content_invoke_tool_json|>{"name": …, "args": …}<|end_message|>`: Inkling.
     Inkling,
+    /// `<function=NAME>{…}</function>`: Functionary 3.1, and Llama 3.1 as its makers describe custom tools.
+    Functionary,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 27] = [
+    pub const ALL: [Format; 28] = [
         Format::Plain,
         Format::ChatMl,
         Format::Harmony,
@@ -100,7 +102,18 @@ impl Format {
         Format::GigaChat,
         Format::Muse,
         Format::Inkling,
+        Format::Functionary,
     ];
+
+    /// The format of this name.
+    pub fn named(name: &str) -> Option<Format> {
+        Format::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Its name, for people and in options.
+    pub fn name(self) -> &'static str {
+        self.notation().name
+    }
 
     /// The description of this format.
     pub fn notation(self) -> &'static Notation {
@@ -140,6 +153,8 @@ pub struct Header {
 /// How a family of models writes thinking, answers and calls.
 #[derive(Debug)]
 pub struct Notation {
+    /// Its name.
+    pub name: &'static str,
     /// The header of a message, where it names more than thinking or the answer.
     pub header: Option<Header>,
     /// The marks of thinking.

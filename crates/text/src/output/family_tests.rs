@@ -500,6 +500,8 @@ const TEXTS: &[(Format, &str, &str, &[&str])] = &[
         &["A:I look.", "C:f {\"a\":\"x\"}"],
     ),
     (Format::Muse, "<|start|>assistant", " to=f is no header.", &["A: to=f is no header."]),
+    (Format::Muse, "<|start|>assistant", "  to=user<|message|>Ok.", &["A: ", "A:Ok."]),
+    (Format::Muse, "<|start|>assistant", "\n to=self<|message|>Hm.", &["T:Hm."]),
     // Inkling: typed blocks in any order; the name before a block; the arguments first; a call in thinking.
     (
         Format::Inkling,
@@ -519,6 +521,20 @@ const TEXTS: &[(Format, &str, &str, &[&str])] = &[
         "<|content_thinking|>Hm.<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"b\": 1}}<|end_message|>",
         &["T:Hm.", "C:f {\"b\": 1}"],
     ),
+    // Functionary 3.1: a name in a tag, then JSON; an end in a value; the name of no tool.
+    (
+        Format::Functionary,
+        "",
+        "Ok.<function=f>{\"b\": 1}</function><function=g>{}</function>",
+        &["A:Ok.", "C:f {\"b\": 1}", "C:g {}"],
+    ),
+    (
+        Format::Functionary,
+        "",
+        "<function=f>{\"a\": \"x</function>\"}</function>",
+        &["C:f {\"a\": \"x</function>\"}"],
+    ),
+    (Format::Functionary, "", "Write <function=x> first.", &["A:Write <function=x> first."]),
     // A family that is not known.
     (
         Format::Plain,

@@ -327,9 +327,12 @@ impl Machine {
         }
         let marks = self.to_any.iter().filter(|mark| mark.lead == 0);
         let mut marks = marks.map(|mark| mark.text.as_str());
-        // A mark may begin with a blank.
+        // A mark may begin with a blank: with the last of those before the text.
+        let own = text[..blank].char_indices().next_back().map_or(0, |(at, _)| at);
         let is_marked = |mark: &str| {
-            [text, begun].iter().any(|text| text.starts_with(mark) || mark.starts_with(text))
+            [&text[own..], begun]
+                .iter()
+                .any(|rest| rest.starts_with(mark) || mark.starts_with(rest))
         };
         self.begun = !begun.is_empty() && !marks.any(is_marked);
         None

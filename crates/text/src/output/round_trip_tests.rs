@@ -243,7 +243,7 @@ fn list(calls: &[Call], name: &str, arguments: &str) -> String {
     Value::from(calls.iter().map(one).collect::<Vec<_>>()).to_string()
 }
 
-const WAYS: [Way; 27] = [
+const WAYS: [Way; 31] = [
     JSON,
     Way {
         write: |calls| {
@@ -590,6 +590,61 @@ const WAYS: [Way; 27] = [
             });
             format!("<|begin|>assistant<|tool_calls|>{inner}<|calls|>")
         },
+        ..JSON
+    },
+    Way {
+        format: Format::Functionary,
+        write: |calls| {
+            each(calls, "", |(name, arguments)| {
+                format!("<function={}>{}</function>", NAMES[*name], object(arguments))
+            })
+        },
+        ..JSON
+    },
+    Way {
+        format: Format::GigaChat,
+        write: |calls| {
+            let (name, arguments) = &calls[0];
+            let call = json!({"name": NAMES[*name], "arguments": object(arguments)});
+            format!("<|function_call|>{call}")
+        },
+        one: true,
+        ..JSON
+    },
+    Way {
+        format: Format::Inkling,
+        write: |calls| {
+            each(calls, "<|message_model|>", |(name, arguments)| {
+                let call = json!({"name": NAMES[*name], "args": object(arguments)});
+                format!("<|content_invoke_tool_json|>{call}<|end_message|>")
+            })
+        },
+        ..JSON
+    },
+    Way {
+        format: Format::Muse,
+        write: |calls| {
+            each(calls, "<|eom|><|start|>assistant", |call| {
+                let inner = tagged(
+                    std::slice::from_ref(call),
+                    "",
+                    [
+                        "<atem:invoke name=\"",
+                        "\">\n",
+                        "<atem:parameter name=\"",
+                        "\">",
+                        "</atem:parameter>\n",
+                        "</atem:invoke>",
+                    ],
+                );
+                format!(
+                    " to={}<|message|><atem:function_calls>\n{inner}\n</atem:function_calls>",
+                    NAMES[call.0]
+                )
+            })
+        },
+        close: "</atem:parameter>",
+        next: &["</atem:parameter>", "</atem:invoke>"],
         ..JSON
     },
 ];

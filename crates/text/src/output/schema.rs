@@ -86,6 +86,14 @@ impl Tools {
         }
     }
 
+    /// The words of Python that are read as a value of a parameter which may be a truth value or nothing.
+    pub fn python_words(&self, name: &str, key: &str) -> impl Iterator<Item = &'static str> {
+        let types = self.types(self.find(name), key);
+        let may_be = move |wanted: Types| types.is_some_and(|types| types.has(wanted));
+        let words = PYTHON.iter().filter(move |(_, types, _)| may_be(*types));
+        words.map(|(word, ..)| *word)
+    }
+
     /// True if the schema of a tool names parameters, and not this one.
     pub(super) fn lacks(&self, tool: Option<usize>, key: &str) -> bool {
         let tool = tool.and_then(|tool| self.0.get(tool));
@@ -290,14 +298,17 @@ fn parsed(text: &str) -> Option<(Types, &str)> {
     Some((types, text))
 }
 
-/// The word in Python for a truth value or for nothing: templates feed them back, and models imitate that.
+/// Python's words for truth values and for nothing, with their JSON: templates feed them back, and models imitate that.
+const PYTHON: [(&str, Types, &str); 3] = [
+    ("True", Types::BOOLEAN, "true"),
+    ("False", Types::BOOLEAN, "false"),
+    ("None", Types::NULL, "null"),
+];
+
+/// A word of Python as JSON, and its type.
 pub(super) fn python(text: &str) -> Option<(Types, &'static str)> {
-    match text.trim() {
-        "True" => Some((Types::BOOLEAN, "true")),
-        "False" => Some((Types::BOOLEAN, "false")),
-        "None" => Some((Types::NULL, "null")),
-        _ => None,
-    }
+    let found = PYTHON.iter().find(|(word, ..)| *word == text.trim());
+    found.map(|(_, types, json)| (*types, *json))
 }
 
 /// A text as a JSON string.

@@ -51,6 +51,9 @@ fn heading(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()
     writeln!(out, "{}", line("name", "general.name"))?;
     writeln!(out, "{}", line("architecture", "general.architecture"))?;
     totals(&model.summary, model.catalog.tensors.len(), out)?;
+    if let Some(name) = model.tool_format {
+        writeln!(out, "tool format   {name}")?;
+    }
     if gguf.packed {
         let packed = model.catalog.tensors.iter().filter(|t| t.info.packed).count();
         let beside = model.catalog.tensors.iter().filter(|t| t.info.stride.is_some()).count();

@@ -1,7 +1,7 @@
 //! The JSON of `alight inspect --json` for GGUF: complete and stable. Fields are only ever added.
 //!
 //! ```text
-//! { format, shape_order, architecture, name, parameters, tensor_bytes, bits_per_weight,
+//! { format, shape_order, architecture, name, tool_format?, parameters, tensor_bytes, bits_per_weight,
 //!   types: [{type, tensors, …}],
 //!   experts?: {count, used, bytes, cached_bytes: […]},
 //!   session?: {kv_bytes_per_position, kv_layers, state_bytes, state_layers, sink_layers,
@@ -43,6 +43,7 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         shape_order: "innermost first",
         architecture: text("general.architecture"),
         name: text("general.name"),
+        tool_format: model.tool_format,
         summary: &model.summary,
         experts: model.experts.as_ref(),
         session: model.session.as_ref(),
@@ -66,6 +67,9 @@ struct GgufJson<'a> {
     shape_order: &'static str,
     architecture: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
+    /// Only with a chat template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_format: Option<&'static str>,
     #[serde(flatten)]
     summary: &'a Summary,
     /// Only for a mixture of experts.

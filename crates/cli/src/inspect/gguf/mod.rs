@@ -12,6 +12,7 @@ use alight_files::Headers;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
 use alight_pages::Map;
+use alight_text::Vocabulary;
 use anyhow::{Context, anyhow};
 
 use self::experts::Experts;
@@ -46,6 +47,7 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
             found,
         ),
         summary: Summary::of_catalog(&catalog),
+        tool_format: tool_format(&files[0]),
         experts: Experts::of(&files[0], &catalog, &maps, found),
         session: SessionMemory::of(&files[0], maps.iter().map(|map| map.len() as u64).sum()),
         catalog: &catalog,
@@ -87,6 +89,15 @@ struct Opened<'a> {
     cached: Cached,
     experts: Option<Experts>,
     session: Option<SessionMemory>,
+    /// The notation of thinking and tool calls, if there is a chat template.
+    tool_format: Option<&'static str>,
+}
+
+/// Returns the notation in which the model's thinking and tool calls are read, if there is a chat template.
+fn tool_format(gguf: &Gguf<'_>) -> Option<&'static str> {
+    let vocabulary = Vocabulary::from_gguf(gguf).ok()?;
+    vocabulary.template_source()?;
+    Some(vocabulary.output_format().name())
 }
 
 /// One file.
