@@ -1,11 +1,10 @@
 //! The state that all requests share.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::access::Access;
 use crate::models::{Models, Served};
@@ -19,6 +18,31 @@ pub(crate) const BODY: usize = 32 << 20;
 pub(crate) const LARGE_BODIES: usize = 8 * BODY;
 /// The number of requests that may do long work at the same time, which bounds their memory.
 pub(crate) const APART: usize = 4;
+
+/// The moment from which requests still in progress are cut off.
+#[derive(Clone)]
+pub(crate) struct Ending(watch::Sender<bool>);
+
+impl Default for Ending {
+    fn default() -> Ending {
+        Ending(watch::channel(false).0)
+    }
+}
+
+impl Ending {
+    pub(crate) fn begin(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits for it.
+    pub(crate) async fn begun(&self) {
+        let _ = self.0.subscribe().wait_for(|begun| *begun).await;
+    }
+}
 
 /// The state that all requests share.
 pub(crate) struct Shared {
@@ -37,8 +61,7 @@ pub(crate) struct Shared {
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
     pub(crate) apart: Arc<Semaphore>,
-    /// True once requests still in progress are cut off.
-    pub(crate) ending: Arc<AtomicBool>,
+    pub(crate) ending: Ending,
     /// When it started, in seconds since 1970.
     pub(crate) started: u64,
 }
@@ -59,7 +82,7 @@ impl Shared {
         let request_log = requests.map(RequestLog::start).transpose()?.map(Arc::new);
         let [bodies, apart] =
             [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
-        let (memory, ending, started) = (Mutex::new(None), Arc::default(), ids::now());
+        let (memory, ending, started) = (Mutex::new(None), Ending::default(), ids::now());
         Ok(Arc::new(Shared {
             options,
             models,
