@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::ending::Ending;
 use crate::request_log::Record;
-use crate::shared::Ending;
 
 thread_local! {
     /// The permit for the work on this thread.

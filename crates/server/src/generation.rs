@@ -191,6 +191,9 @@ impl Choice {
                     TokenLogprob { id, logprobs: logprobs(logits) },
                 ));
                 let tokens = self.told(given, ended);
+                if let Some(running) = &self.running {
+                    running.pass_on(tokens.iter().map(|token| 1 + token.count()).sum());
+                }
                 let piece = Piece { deltas, tokens };
                 if ended {
                     self.running.take().into_iter().for_each(Running::end);

@@ -13,7 +13,7 @@ use alight_chat::body::fields::Fields;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::shared::Ending;
+use crate::ending::Ending;
 use crate::{Log, ids};
 
 /// Maximum number of lines that wait to be written.

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use crate::access::Access;
+use crate::ending::Ending;
 use crate::models::{Models, Served};
 use crate::recent::RecentItems;
 use crate::request_log::RequestLog;
@@ -18,31 +19,6 @@ pub(crate) const BODY: usize = 32 << 20;
 pub(crate) const LARGE_BODIES: usize = 8 * BODY;
 /// The number of requests that may do long work at the same time, which bounds their memory.
 pub(crate) const APART: usize = 4;
-
-/// The moment from which requests still in progress are cut off.
-#[derive(Clone)]
-pub(crate) struct Ending(watch::Sender<bool>);
-
-impl Default for Ending {
-    fn default() -> Ending {
-        Ending(watch::channel(false).0)
-    }
-}
-
-impl Ending {
-    pub(crate) fn begin(&self) {
-        self.0.send_replace(true);
-    }
-
-    pub(crate) fn has_begun(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Waits for it.
-    pub(crate) async fn begun(&self) {
-        let _ = self.0.subscribe().wait_for(|begun| *begun).await;
-    }
-}
 
 /// The state that all requests share.
 pub(crate) struct Shared {

@@ -39,9 +39,9 @@ impl Unread {
         !self.too_many.load(Ordering::Relaxed)
     }
 
-    /// Counts an event that waits no longer.
-    fn remove(&self, event: &EngineEvent) {
-        self.count.fetch_sub(size(event), Ordering::Relaxed);
+    /// Counts tokens and log probabilities that wait no longer.
+    fn remove(&self, size: usize) {
+        self.count.fetch_sub(size, Ordering::Relaxed);
     }
 }
 
@@ -109,13 +109,20 @@ impl Running {
         }
     }
 
-    /// Returns its next event; `None` after the last one.
+    /// Returns its next event; `None` after the last one. A token waits further, until it is [passed on](Self::pass_on).
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<EngineEvent>> {
         let event = self.events.poll_recv(context);
-        if let Poll::Ready(Some(event)) = &event {
-            self.unread.remove(event);
+        if let Poll::Ready(Some(event)) = &event
+            && !matches!(event, EngineEvent::Token(..))
+        {
+            self.unread.remove(size(event));
         }
         event
+    }
+
+    /// Counts tokens, with their log probabilities, that the client gets now.
+    pub(crate) fn pass_on(&self, size: usize) {
+        self.unread.remove(size);
     }
 
     /// Returns the failure of a request that has ended without a last event.
