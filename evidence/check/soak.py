@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, results
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 # Answers that must be equal are of one of these.
@@ -36,6 +36,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--binary", type=Path, default=common.TARGET / "release/alight")
     parser.add_argument("--seed", type=int, default=1, help="of the requests (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write the samples of memory and the counts to this file")
+    parser.add_argument("--record", action="store_true", help="put the result into evidence/results, if it has passed")
 
 
 def answered(seed: int) -> tuple[str, dict]:
@@ -85,6 +86,7 @@ class Soak:
 
     def __init__(self, args):
         self.args, self.stop = args, threading.Event()
+        self.commit = results.measured_commit() if args.record else ""
         self.counts: dict[str, int] = {}
         self.wrong: list[str] = []
         self.samples: list[tuple[float, int]] = []
@@ -194,20 +196,45 @@ class Soak:
         except subprocess.TimeoutExpired:
             self.server.kill()
             self.fail("the server has not ended within 30 s of SIGTERM")
-        thirds = [[bytes for at, bytes in self.samples if 20 * n * self.args.minutes < at <= 20 * (n + 1) * self.args.minutes] for n in range(3)]
+        thirds = by_thirds(self.samples, self.args.minutes)
         if all(thirds):
             late, highest = sorted(thirds[2])[len(thirds[2]) // 2], max(thirds[1])
             print("memory that no file backs, MiB, at most, by thirds of the time: " + ", ".join(str(max(third) >> 20) for third in thirds))
             if late > highest * 1.1:
                 self.fail(f"memory grows: {highest >> 20} MiB at most in the second third, {late >> 20} in the median of the last")
         print(f"{sum(self.counts.values())} requests: " + ", ".join(f"{what}: {n}" for what, n in sorted(self.counts.items())))
+        facts = {"date": time.strftime("%Y-%m-%d"), "minutes": self.args.minutes, "clients": self.args.clients, "counts": self.counts,
+                 "wrong": self.wrong, "memory": [[round(at), bytes] for at, bytes in self.samples]}
         if self.args.json:
-            facts = {"date": time.strftime("%Y-%m-%d"), "minutes": self.args.minutes, "counts": self.counts, "wrong": self.wrong,
-                     "memory": [[round(at), bytes] for at, bytes in self.samples]}
             self.args.json.write_text(json.dumps(facts) + "\n")
         passed = sum(n for what, n in self.counts.items() if what == "200")
         print(f"soak: {passed} passed, {len(self.wrong)} failed")
-        return 1 if self.wrong or not passed else 0
+        if self.wrong or not passed:
+            return 1
+        if self.args.record:
+            results.record("server", [result(facts, self.commit)])
+        return 0
+
+
+def by_thirds(samples, minutes: float) -> list[list[int]]:
+    """The samples of memory in each third of the time."""
+    return [[bytes for at, bytes in samples if 20 * n * minutes < at <= 20 * (n + 1) * minutes] for n in range(3)]
+
+
+def result(facts: dict, commit: str) -> dict:
+    """The line of the results for a run that has passed."""
+    minutes, clients, counts = facts["minutes"], facts["clients"], facts["counts"]
+    answered, left = (counts.get(what, 0) for what in ("200", "left"))
+    memory = [max(third) >> 20 for third in by_thirds(facts["memory"], minutes)]
+    others = sum(counts.values()) - answered - left
+    return {
+        "set": "soak", "case": f"{minutes:g} minutes, {clients} clients at a time", "date": facts["date"], "commit": commit, "machine": common.machine_name(),
+        "command": f"python -m evidence check soak --minutes {minutes:g} --clients {clients} --record",
+        "note": "random and hostile requests of all endpoints; memory that no file backs, at most, in each third of the time",
+        "figures": {"answered": {"values": [answered], "unit": "requests"}, "left": {"values": [left], "unit": "requests"},
+                    "others": {"values": [others], "unit": "requests"}, "memory": {"values": memory, "unit": "MiB"}},
+        "source": "evidence/check/soak.py",
+    }
 
 
 def comparable(answer: bytes):

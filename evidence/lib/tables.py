@@ -17,6 +17,7 @@ from evidence.lib.results import Figure, Result
 
 README, BENCHMARKS, PERFORMANCE, CUDA = "README.md", "docs/reference/benchmarks.md", "docs/explanation/performance.md", "docs/explanation/cuda.md"
 COPY, RUSAGE, CONVERTING = "docs/how-to/copy.md", "docs/how-to/rusage.md", "docs/reference/converting.md"
+SECURITY = "SECURITY.md"
 LOADING, PROMPTS, JAX = "docs/explanation/loading.md", "docs/reference/prompt-cache.md", "docs/reference/jax.md"
 # How many words a page may have (as `wc -w` counts), so that it stays an answer.
 MAX_WORDS = {BENCHMARKS: 1500, CUDA: 2000, PERFORMANCE: 3000}
@@ -175,6 +176,10 @@ TABLES = {
         Pick("server-3b", "from the start of the process to the first answered request", "3B: first answer, ms"),
         Pick("server-3b", "tokens/s of 1 client, prompts of some 65 tokens included", "1 client, tokens/s"), Pick("server-3b", "tokens/s of 16 clients", "16 clients, tokens/s"),
     ), (Column("alight", "alight"), Column("llama-server", "llama-server"))),
+    "soak": Table(SECURITY, "random and hostile requests", (Pick("soak"),), (
+        Column("answered, to the bit as alone", "answered"), Column("left by their clients", "left"), Column("refused or hostile", "others"),
+        Column("memory in each third, at most, MiB", "memory"),
+    )),
     "zen4-avx2": Table(PERFORMANCE, "AVX2 alone, on Zen 4, tokens/s", (Pick("zen4-avx2"),), (PACKED, GGUF, LLAMA, Column("packed / llama.cpp", "packed / llama.cpp"))),
     "levels-vnni": Table(PERFORMANCE, "tokens/s", (Pick("levels-vnni"),), (Column("avx2", "avx2"), Column("avxvnni", "avxvnni"), Column("ratio", "avxvnni / avx2"))),
     "levels-amx": Table(PERFORMANCE, "tokens/s", (Pick("levels-amx"),), (Column("avx512", "avx512"), Column("amxint8", "amxint8"), Column("amx", "amx"), Column("amxint8 / avx512", "amxint8 / avx512"))),

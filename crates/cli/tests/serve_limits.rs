@@ -117,6 +117,27 @@ fn the_end_of_the_server_is_an_answer_to_those_that_wait_for_a_compilation() {
     assert!(serving.wait().0.success());
 }
 
+/// It does not depend on what they wait for: here, their own bodies.
+#[test]
+fn the_end_of_the_server_is_an_answer_to_whatever_has_none() {
+    let Some(serving) = serving(&[]) else { return };
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{{");
+    let all: Vec<Begun> = (0..3).map(|_| serving.begin_with(head.as_bytes())).collect();
+    // The requests are read before this one is answered.
+    assert_eq!(serving.post(CHAT, &simple()).status, 200);
+    support::kill(&serving.child, libc::SIGTERM);
+    for one in all {
+        let answer = one.answer();
+        assert_eq!(
+            (answer.status, answer.header("retry-after")),
+            (503, Some("1")),
+            "{}",
+            answer.text()
+        );
+    }
+    assert!(serving.wait().0.success());
+}
+
 #[test]
 fn texts_of_clients_that_have_left_are_not_encoded() {
     let Some(serving) = serving(&[]) else { return };

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::ending::Ending;
 use crate::request_log::Record;
 
 thread_local! {
@@ -21,13 +22,12 @@ thread_local! {
 pub(crate) struct Client {
     left: Arc<AtomicBool>,
     record: Arc<Record>,
-    ending: Arc<AtomicBool>,
+    ending: Ending,
 }
 
 impl Client {
-    /// `ending` is set once the server ends.
-    pub(crate) fn new(ending: &Arc<AtomicBool>, record: &Arc<Record>) -> Client {
-        let (ending, record) = (Arc::clone(ending), Arc::clone(record));
+    pub(crate) fn new(ending: &Ending, record: &Arc<Record>) -> Client {
+        let (ending, record) = (ending.clone(), Arc::clone(record));
         Client { left: Arc::default(), record, ending }
     }
 
@@ -49,9 +49,9 @@ impl Drop for Presence {
 /// Returns true once the work on this thread is no longer needed: its client has left, or the server ends.
 pub(crate) fn is_cancelled() -> bool {
     CLIENT.with_borrow(|client| {
-        client.as_ref().is_some_and(|client| {
-            client.left.load(Ordering::Relaxed) || client.ending.load(Ordering::Relaxed)
-        })
+        client
+            .as_ref()
+            .is_some_and(|client| client.left.load(Ordering::Relaxed) || client.ending.has_begun())
     })
 }
 

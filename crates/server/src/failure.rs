@@ -74,6 +74,14 @@ impl Failure {
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
+    /// Too much of an answer waits for its client to read it.
+    pub(crate) fn unread(most: usize) -> Failure {
+        let message = format!(
+            "the answer has ended, because more than {most} of its tokens and log probabilities were not read: read faster, or ask for fewer"
+        );
+        Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
     /// Too many large bodies arrive at the same time.
     pub(crate) fn no_room() -> Failure {
         let message = "the server holds too many large requests at the moment: try again later";

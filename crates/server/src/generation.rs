@@ -191,6 +191,9 @@ impl Choice {
                     TokenLogprob { id, logprobs: logprobs(logits) },
                 ));
                 let tokens = self.told(given, ended);
+                if let Some(running) = &self.running {
+                    running.pass_on(tokens.iter().map(|token| 1 + token.count()).sum());
+                }
                 let piece = Piece { deltas, tokens };
                 if ended {
                     self.running.take().into_iter().for_each(Running::end);
@@ -215,10 +218,8 @@ impl Choice {
                 Some(Update::Ended(Piece { deltas, tokens }, reason))
             }
             failed => {
-                let running = self.running.take();
-                let text = |why: &ModelError| {
-                    running.as_ref().map(|running| running.error_text(why)).unwrap_or_default()
-                };
+                let running = self.running.take()?;
+                let text = |why: &ModelError| running.error_text(why);
                 Some(Update::Failed(match failed {
                     // The grammar of the request allows too much, or nothing, at this point of the answer: it fails again if it is repeated.
                     Some(EngineEvent::Failed(why))
@@ -235,7 +236,7 @@ impl Choice {
                     }
                     Some(EngineEvent::Refused(why)) => Failure::invalid(text(&why)),
                     Some(EngineEvent::Ending) => Failure::ending(),
-                    _ => Failure::internal("the engine has ended before the answer"),
+                    _ => running.failure(),
                 }))
             }
         }
@@ -330,7 +331,7 @@ impl Generation {
             let choice = &mut self.choices[at];
             while let Some(running) = &mut choice.running {
                 open = true;
-                match running.events.poll_recv(context) {
+                match running.poll(context) {
                     Poll::Pending => break,
                     Poll::Ready(event) => {
                         if let Some(update) = choice.take(event) {

@@ -43,6 +43,7 @@ mod apart;
 mod asking;
 mod client_errors;
 mod embedding;
+mod ending;
 mod endpoints;
 mod failure;
 #[cfg(fuzzing)]

@@ -5,7 +5,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -171,7 +170,7 @@ async fn accept(
         // Requests still in progress end with an error that their clients may read.
         let (done, quitted) = oneshot::channel();
         let (cut, log) = (Arc::clone(&shared), Arc::clone(log));
-        cut.ending.store(true, Ordering::Relaxed);
+        cut.ending.begin();
         let quit = move || {
             cut.models.quit(&log);
             let _ = done.send(());
@@ -252,8 +251,7 @@ async fn logged(
     request: Request<Incoming>,
 ) -> Response<Logged> {
     let (method, path) = (request.method().clone(), request.uri().path());
-    let entry =
-        Entry::new(shared.request_log.clone(), Arc::clone(&shared.ending), peer, method, path);
+    let entry = Entry::new(shared.request_log.clone(), shared.ending.clone(), peer, method, path);
     // If the client leaves, this is dropped before the entry.
     let response = respond(shared, &entry.record, &begun, request).await;
     begun.answered();
@@ -282,6 +280,7 @@ async fn respond(
         }
     };
     let preflight = head.method == Method::OPTIONS && origin.is_some();
+    let ending = shared.ending.clone();
     let handled = async {
         if preflight {
             let mut response = Response::new(Reply::Whole(None));
@@ -310,7 +309,9 @@ async fn respond(
         let call = Call { server, named, body, _large: large, query, salt, anthropic, record };
         (route.handler)(call).await
     };
-    let mut response = match unharmed(handled).await {
+    // Work may take longer than the server still has, and a client may not send the rest of its request.
+    let answered = first(pin!(ending.begun()), unharmed(handled)).await;
+    let mut response = match answered.unwrap_or_else(|| Err(Failure::ending())) {
         Ok(response) => response,
         Err(failure) => {
             record.note(&failure.message);

@@ -3,7 +3,7 @@
 //! Invariant: no request waits for the log. A thread writes the lines; those that it cannot write fast enough are counted and left out.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -13,6 +13,7 @@ use alight_chat::body::fields::Fields;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
+use crate::ending::Ending;
 use crate::{Log, ids};
 
 /// Maximum number of lines that wait to be written.
@@ -193,7 +194,7 @@ fn short(text: &str) -> String {
 pub(crate) struct Entry {
     log: Option<Arc<RequestLog>>,
     /// See [`Shared`](crate::shared::Shared).
-    ending: Arc<AtomicBool>,
+    ending: Ending,
     pub(crate) record: Arc<Record>,
     peer: Arc<str>,
     method: Method,
@@ -207,7 +208,7 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn new(
         log: Option<Arc<RequestLog>>,
-        ending: Arc<AtomicBool>,
+        ending: Ending,
         peer: Arc<str>,
         method: Method,
         path: &str,
@@ -236,7 +237,7 @@ impl Entry {
     }
 
     fn line(&self) -> String {
-        let ending = self.ending.load(Ordering::Relaxed);
+        let ending = self.ending.has_begun();
         let status = match self.status {
             Some(status) if self.complete => status.as_u16().to_string(),
             _ if ending => "503 cut off by the shutdown".to_owned(),

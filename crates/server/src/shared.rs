@@ -1,6 +1,5 @@
 //! The state that all requests share.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -8,6 +7,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use crate::access::Access;
+use crate::ending::Ending;
 use crate::models::{Models, Served};
 use crate::recent::RecentItems;
 use crate::request_log::RequestLog;
@@ -37,8 +37,7 @@ pub(crate) struct Shared {
     pub(crate) bodies: Arc<Semaphore>,
     /// Permits for requests that do long work.
     pub(crate) apart: Arc<Semaphore>,
-    /// True once requests still in progress are cut off.
-    pub(crate) ending: Arc<AtomicBool>,
+    pub(crate) ending: Ending,
     /// When it started, in seconds since 1970.
     pub(crate) started: u64,
 }
@@ -59,7 +58,7 @@ impl Shared {
         let request_log = requests.map(RequestLog::start).transpose()?.map(Arc::new);
         let [bodies, apart] =
             [LARGE_BODIES >> 10, APART].map(|permits| Arc::new(Semaphore::new(permits)));
-        let (memory, ending, started) = (Mutex::new(None), Arc::default(), ids::now());
+        let (memory, ending, started) = (Mutex::new(None), Ending::default(), ids::now());
         Ok(Arc::new(Shared {
             options,
             models,

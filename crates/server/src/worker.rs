@@ -1,28 +1,136 @@
 //! Sends requests to the thread that owns an engine ([`alight_chat::worker`]), for tasks that wait for the results.
+//!
+//! Invariant: what is computed faster than a client reads it takes bounded memory. A request of which more than [`MAX_UNREAD`] waits for its
+//! client ends.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use alight_chat::worker::{
-    EngineAccess, EngineEvent, GenerateRequest, RunningRequest, TooManyRequests, Worker,
+    EngineAccess, EngineEvent, GenerateRequest, RunningRequest, TokenLogits, TooManyRequests,
+    Worker,
 };
 use alight_model::ModelError;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::client_errors::ClientErrors;
 use crate::failure::Failure;
 
+/// Maximum number of tokens and log probabilities of all answers to a request that wait for its client to read them. They take some 20 MB.
+const MAX_UNREAD: usize = 1 << 18;
+
+/// The tokens and log probabilities of all answers to a request that wait for its client.
+#[derive(Default)]
+struct Unread {
+    count: AtomicUsize,
+    /// True once there were too many of them.
+    too_many: AtomicBool,
+}
+
+impl Unread {
+    /// Counts an event that waits from now on. Returns false once too much waits.
+    fn add(&self, event: &EngineEvent) -> bool {
+        let size = size(event);
+        if self.count.fetch_add(size, Ordering::Relaxed) + size > MAX_UNREAD {
+            self.too_many.store(true, Ordering::Relaxed);
+        }
+        !self.too_many.load(Ordering::Relaxed)
+    }
+
+    /// Counts tokens and log probabilities that wait no longer.
+    fn remove(&self, size: usize) {
+        self.count.fetch_sub(size, Ordering::Relaxed);
+    }
+}
+
+/// Tokens and log probabilities of an event; those of an echoed prompt are limited when the request begins.
+fn size(event: &EngineEvent) -> usize {
+    match event {
+        EngineEvent::Token(_, TokenLogits::Logprobs(logprobs)) => 2 + logprobs.top.len(),
+        EngineEvent::PromptToken(..) => 0,
+        _ => 1,
+    }
+}
+
+/// A request, until the engine or the client no longer needs it.
+#[derive(Clone, Default)]
+struct SharedRequest(Arc<Mutex<Option<RunningRequest>>>);
+
+impl SharedRequest {
+    fn lock(&self) -> MutexGuard<'_, Option<RunningRequest>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cancels it.
+    fn cancel(&self) {
+        self.lock().take();
+    }
+}
+
+/// The engine's side of a request.
+struct EventSender {
+    events: UnboundedSender<EngineEvent>,
+    unread: Arc<Unread>,
+    request: SharedRequest,
+}
+
+impl EventSender {
+    fn send(&self, event: EngineEvent) {
+        if self.unread.add(&event) {
+            // A client that has left receives nothing.
+            let _ = self.events.send(event);
+        } else {
+            self.request.cancel();
+        }
+    }
+}
+
 /// A request that is computed, or waits. Dropping it cancels it.
 pub(crate) struct Running {
-    pub(crate) events: UnboundedReceiver<EngineEvent>,
-    request: RunningRequest,
+    events: UnboundedReceiver<EngineEvent>,
+    unread: Arc<Unread>,
+    request: SharedRequest,
     errors: Arc<ClientErrors>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.request.cancel();
+    }
 }
 
 impl Running {
     /// Ends it: no more tokens are needed.
     pub(crate) fn end(self) {
-        self.request.end();
+        if let Some(request) = self.request.lock().take() {
+            request.end();
+        }
+    }
+
+    /// Returns its next event; `None` after the last one. A token waits further, until it is [passed on](Self::pass_on).
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<EngineEvent>> {
+        let event = self.events.poll_recv(context);
+        if let Poll::Ready(Some(event)) = &event
+            && !matches!(event, EngineEvent::Token(..))
+        {
+            self.unread.remove(size(event));
+        }
+        event
+    }
+
+    /// Counts tokens, with their log probabilities, that the client gets now.
+    pub(crate) fn pass_on(&self, size: usize) {
+        self.unread.remove(size);
+    }
+
+    /// Returns the failure of a request that has ended without a last event.
+    pub(crate) fn failure(&self) -> Failure {
+        match self.unread.too_many.load(Ordering::Relaxed) {
+            true => Failure::unread(MAX_UNREAD),
+            false => Failure::internal("the engine has ended before the answer"),
+        }
     }
 
     /// Returns the text of its error for the client, and logs what that leaves out.
@@ -38,15 +146,15 @@ pub(crate) fn generate(
     requests: Vec<GenerateRequest>,
 ) -> Result<Vec<Running>, Failure> {
     let n = requests.len();
+    let unread = Arc::<Unread>::default();
     let (requests, events): (Vec<_>, Vec<_>) = requests
         .into_iter()
         .map(|request| {
-            let (send, events) = unbounded_channel();
-            let on_event = Box::new(move |event| {
-                // A client that has left receives nothing.
-                let _ = send.send(event);
-            });
-            ((request, on_event as _), events)
+            let (events, received) = unbounded_channel();
+            let (unread, running) = (Arc::clone(&unread), SharedRequest::default());
+            let sender = EventSender { events, unread, request: running.clone() };
+            let on_event = Box::new(move |event| sender.send(event));
+            ((request, on_event as _), (received, running))
         })
         .unzip();
     let running =
@@ -62,7 +170,10 @@ pub(crate) fn generate(
     Ok(running
         .into_iter()
         .zip(events)
-        .map(|(request, events)| Running { events, request, errors: Arc::clone(errors) })
+        .map(|(started, (events, request))| {
+            request.lock().replace(started);
+            Running { events, unread: Arc::clone(&unread), request, errors: Arc::clone(errors) }
+        })
         .collect())
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariant: the changes for the beginning of a conversation do not depend on what follows it. What a template leaves out without an
 //! error is found by small conversations that are always the same. What it refuses is found request by request: the messages up to the
-//! first request that is refused decide, and what they need holds from there on.
+//! first request that is refused decide, and what they need holds from there on. Its cost is bounded: a conversation for which no changes are
+//! found within [`MAX_TRIALS`] renderings and [`MAX_RENDERED`] is refused.
 
 use alight_text::format::Format;
 use alight_text::{ChatError, Encoder, PromptError};
@@ -13,6 +14,10 @@ use super::in_words::describe_tools;
 
 /// Maximum number of renderings for one conversation. Each is limited itself.
 const MAX_TRIALS: usize = 400;
+/// Maximum cost of all of these together, in bytes of the messages and the variables that they render, and [`VALUE_COST`] for each value, which takes
+/// as long as that many bytes. It is some seconds; a conversation of 500 messages is rendered more than a hundred times.
+const MAX_RENDERED: usize = 512 << 20;
+const VALUE_COST: usize = 1024;
 /// Maximum number of changes that are tried together: of those that rewrite nothing, before the others, and of all.
 const PAIR: usize = 2;
 const MAX_TOGETHER: usize = 4;
@@ -199,7 +204,7 @@ pub(super) fn encode(
             return Ok(Accepted { tokens, notes: Vec::new(), tools_in_words: false });
         }
     };
-    let mut search = Search { encoder, context, messages, rules: Vec::new(), trials: 0 };
+    let mut search = Search::new(encoder, context, messages);
     let mut notes = search.probe()?;
     let tokens = match encoder.chat_in(search.whole()) {
         Err(PromptError::Chat(error)) if is_refusal(&error) => {
@@ -243,9 +248,39 @@ struct Search<'e, 'm> {
     messages: Vec<Value>,
     rules: Vec<Rule>,
     trials: usize,
+    /// The cost of all renderings so far, and its maximum.
+    rendered: usize,
+    max_rendered: usize,
 }
 
-impl Search<'_, '_> {
+/// The cost of rendering a value.
+fn cost(value: &Value) -> usize {
+    VALUE_COST
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(cost).sum(),
+            Value::Object(fields) => {
+                fields.iter().map(|(name, value)| name.len() + cost(value)).sum()
+            }
+            _ => 0,
+        }
+}
+
+impl<'e, 'm> Search<'e, 'm> {
+    fn new(
+        encoder: &'e Encoder<'m>,
+        context: Map<String, Value>,
+        messages: Vec<Value>,
+    ) -> Search<'e, 'm> {
+        let (rules, max_rendered) = (Vec::new(), MAX_RENDERED);
+        Search { encoder, context, messages, rules, trials: 0, rendered: 0, max_rendered }
+    }
+
+    /// True once no more is tried.
+    fn is_exhausted(&self) -> bool {
+        self.trials > MAX_TRIALS || self.rendered > self.max_rendered
+    }
+
     /// Finds what the template leaves out of such conversations without an error, and the changes that help. Returns a sentence about
     /// each thing for which there is none.
     fn probe(&mut self) -> Result<Vec<&'static str>, PromptError> {
@@ -360,7 +395,9 @@ impl Search<'_, '_> {
 
     /// True if the template takes the first messages with these changes.
     fn takes(&mut self, rules: &[Rule], cut: usize) -> Result<bool, PromptError> {
+        let all = self.context.values().chain(&self.messages[..cut]);
         self.trials += 1;
+        self.rendered += all.map(cost).sum::<usize>();
         let messages = changed(&self.messages[..cut], rules);
         Ok(self.render(messages, cut == self.messages.len())?.is_some())
     }
@@ -385,7 +422,7 @@ impl Search<'_, '_> {
                 Some(found) => self.rules.extend(found),
                 None => return Err(PromptError::Chat(error)),
             }
-            if self.trials > MAX_TRIALS {
+            if self.is_exhausted() {
                 return Err(PromptError::Chat(error));
             }
         }
@@ -455,7 +492,7 @@ impl Search<'_, '_> {
             let mut chosen: Vec<usize> = (0..size).collect();
             loop {
                 let found: Vec<Rule> = chosen.iter().map(|at| usable[*at]).collect();
-                if self.trials > MAX_TRIALS {
+                if self.is_exhausted() {
                     return Ok(None);
                 }
                 if self.takes(&[&known[..], &found].concat(), cut)? {

@@ -41,7 +41,7 @@ fn taken(
 ) -> Result<(Vec<Value>, String, Vec<&'static str>), PromptError> {
     let encoder = Encoder::new(vocabulary, Style::Chat, false);
     let (context, messages) = (variables(more), messages.to_vec());
-    let mut search = Search { encoder: &encoder, context, messages, rules: Vec::new(), trials: 0 };
+    let mut search = Search::new(&encoder, context, messages);
     let mut notes = search.probe()?;
     let rendered = match encoder.render(search.whole()) {
         Err(PromptError::Chat(_)) if search.refuses_tools() => {
@@ -310,6 +310,23 @@ fn an_error_that_nothing_mends_is_that_of_the_conversation() {
     let template = refusing("m.content == 'never'");
     let error = taken(&vocabulary(&template), &[user("never")], json!({})).unwrap_err();
     assert_eq!(error, PromptError::Chat(ChatError::Refused { message: "no".into() }));
+}
+
+#[test]
+fn what_a_long_conversation_needs_is_not_sought_for_long() {
+    let vocabulary = vocabulary(&refusing("'never' in m.content"));
+    let encoder = Encoder::new(&vocabulary, Style::Chat, false);
+    let messages = [user("a"), answer("b"), system("c"), user("never")];
+    let once = messages.iter().map(cost).sum::<usize>() + 2 * VALUE_COST;
+    let renderings = |max_rendered: usize| {
+        let mut search = Search::new(&encoder, variables(json!({})), messages.to_vec());
+        search.max_rendered = max_rendered;
+        let Err(PromptError::Chat(error)) = encoder.render(search.whole()) else { panic!() };
+        assert_eq!(search.run(error.clone()), Err(PromptError::Chat(error)));
+        search.trials
+    };
+    let (unlimited, limited) = (renderings(usize::MAX), renderings(3 * once));
+    assert!(limited < 10 && unlimited > limited, "{limited} of {unlimited}");
 }
 
 #[test]
