@@ -52,14 +52,15 @@ class Chat:
         return bool(data)
 
     def expect(self, what):
-        """Waits for text after what was expected before; returns what stood between."""
+        """Waits for text after what was expected before, in which a line may be broken at each blank; returns what stood between."""
+        pattern = re.compile(r"\b\s\b".join(map(re.escape, re.split(r"\b \b", what))))
         end = time.monotonic() + TIMEOUT
         while True:
             new = self.text()[self.seen:]
-            at = new.find(what)
-            if at >= 0:
-                self.seen += at + len(what)
-                return new[:at]
+            found = pattern.search(new)
+            if found:
+                self.seen += found.end()
+                return new[: found.start()]
             if time.monotonic() > end or not self.read(0.2):
                 raise SystemExit(f"expected {what!r}, have {new!r}\nall of it: {self.raw!r}")
 
@@ -139,6 +140,7 @@ def forgetting(alight, model):
     told = ""
     for i in range(4):
         told += chat.ask(f"Tell me about the number {i}.")
+    told = " ".join(told.split())
     check("no longer fits" in told and "forgotten its oldest exchange" in told, "forgetting", told)
     long = "word " * 200
     chat.send(long.strip() + "\r")

@@ -72,7 +72,7 @@ fn a_default_that_is_none_is_wrong_usage_and_says_where_it_is() {
     run(&[], &[("ALIGHT_THREADS", "many")], "").fails(2, &["ALIGHT_THREADS", "'many'"]);
     run(&[], &[("ALIGHT_TOP_K", "3.5")], "").fails(2, &["'3.5'", "expected a whole number"]);
     run(&[], &[("ALIGHT_CONFIG", "/nonexistent")], "")
-        .fails(1, &["the file that ALIGHT_CONFIG names", "'/nonexistent'", "No such file"]);
+        .fails(1, &["the file that ALIGHT_CONFIG names", "'/nonexistent'", "does not exist"]);
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn what_makes_no_grammar_is_refused_by_its_option_and_its_file() {
     for (option, file, parts) in [
         ("--json-schema-file", &*text, &["not JSON"][..]),
         ("--json-schema-file", &list, &["a list of 2, expected an object"]),
-        ("--json-schema-file", &missing, &["No such file"]),
+        ("--json-schema-file", &missing, &["does not exist"]),
         ("--json-schema-file", endless, &["the schema", "longer than 1 MiB"]),
         ("--grammar-file", &empty, &["empty, expected a rule"]),
         ("--grammar-file", &rule, &["no grammar", "other"]),

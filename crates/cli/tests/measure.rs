@@ -44,7 +44,7 @@ fn perplexity_of_a_text() {
     assert!(human.starts_with(&format!("perplexity {value:.4} ± ")), "{human}");
 
     alight(&["perplexity", &model, &text, "-c", "4096"]).fails(1, &["at least 8192", "smaller -c"]);
-    alight(&["perplexity", &model, "/nowhere.txt"]).fails(1, &["/nowhere.txt", "No such file"]);
+    alight(&["perplexity", &model, "/nowhere.txt"]).fails(1, &["/nowhere.txt", "does not exist"]);
 }
 
 #[test]

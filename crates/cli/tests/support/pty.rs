@@ -28,6 +28,23 @@ pub struct Pty {
     seen: usize,
 }
 
+/// Where `what` ends in what is shown, with a blank or a line break for each blank between its words.
+fn end_of(what: &[u8], shown: &[u8]) -> Option<usize> {
+    let end = |from: usize| {
+        let mut rest = &shown[from..];
+        for (i, byte) in what.iter().enumerate() {
+            rest = match byte {
+                b' ' if i > 0 && i + 1 < what.len() => {
+                    [&b" "[..], b"\r\n", b"\n"].iter().find_map(|one| rest.strip_prefix(*one))?
+                }
+                _ => rest.strip_prefix(&[*byte])?,
+            };
+        }
+        Some(shown.len() - rest.len())
+    };
+    (0..=shown.len()).find_map(end)
+}
+
 impl Pty {
     /// Starts it with the terminal as stdin, stderr, and stdout if that is not set to something else.
     pub fn start(mut command: Command, stdout: Option<Stdio>) -> Pty {
@@ -66,14 +83,14 @@ impl Pty {
         Pty { child, master, slave, pieces, shown: Vec::new(), seen: 0 }
     }
 
-    /// Waits until this is shown after what was expected before.
+    /// Waits until this is shown after what was expected before; where it has a blank, a line may have been broken.
     #[track_caller]
     pub fn expect(&mut self, what: &str) {
         let until = Instant::now() + PATIENCE;
         loop {
             let new = &self.shown[self.seen..];
-            if let Some(at) = new.windows(what.len()).position(|w| w == what.as_bytes()) {
-                self.seen += at + what.len();
+            if let Some(end) = end_of(what.as_bytes(), new) {
+                self.seen += end;
                 return;
             }
             let rest = until.saturating_duration_since(Instant::now());
