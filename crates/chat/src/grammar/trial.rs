@@ -66,14 +66,13 @@ pub(super) fn run(
 ) -> io::Result<Outcome> {
     let deadline = Instant::now() + limits.time;
     let (read, write) = io::pipe()?;
-    let before = private_memory();
     let signals = BlockedSignals::new();
     // SAFETY: the child calls only `serve`, which never returns. It takes no lock that another thread of the parent may have held, except the
     // allocator's, which the C libraries of the supported systems make usable in the child of a process with threads. A child that waits
     // for another lock ends at its deadline.
     let forked = match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => serve(&write, limits, before, work),
+        0 => serve(&write, limits, work),
         child => Ok(Child(Pid::from_raw(child))),
     };
     drop(signals);
@@ -140,13 +139,10 @@ impl Drop for BlockedSignals {
 }
 
 /// The child: works, answers, and ends.
-fn serve(
-    answer: &PipeWriter,
-    limits: Limits,
-    before: Option<usize>,
-    work: impl FnOnce() -> Result<(), String>,
-) -> ! {
+fn serve(answer: &PipeWriter, limits: Limits, work: impl FnOnce() -> Result<(), String>) -> ! {
     let answer = isolate(answer.as_raw_fd());
+    // Here and not before the copy is made: meanwhile, another thread of the parent may map the memory of an engine.
+    let before = private_memory();
     // A failed allocation ends this process by the signal that `run` looks for, however the parent handles it.
     // SAFETY: the default action is no function of ours.
     unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
