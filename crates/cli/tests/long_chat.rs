@@ -205,6 +205,8 @@ fn the_first_ctrl_c_ends_a_wait_for_a_file() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for round in 0..2 {
         send(&mut chat, &format!("/load {}", text(&pipe)));
+        // Before that, Ctrl-C is a key of the line.
+        chat.wait_for_signals();
         if round == 0 {
             chat.send(b"\x03");
         } else {

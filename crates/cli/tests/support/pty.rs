@@ -131,9 +131,18 @@ impl Pty {
 
     /// Waits until a line is being edited.
     pub fn wait_for_editing(&self) {
+        self.wait_for(true);
+    }
+
+    /// Waits until no line is being edited: Ctrl-C is a signal again.
+    pub fn wait_for_signals(&self) {
+        self.wait_for(false);
+    }
+
+    fn wait_for(&self, edited: bool) {
         let until = Instant::now() + PATIENCE;
-        while !self.is_edited() {
-            assert!(Instant::now() < until, "no line is edited");
+        while self.is_edited() != edited {
+            assert!(Instant::now() < until, "a line is edited: {}", !edited);
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
     }
