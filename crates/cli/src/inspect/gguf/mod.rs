@@ -95,6 +95,8 @@ struct Opened<'a> {
 
 /// Returns the notation in which the model's thinking and tool calls are read, if there is a chat template.
 fn tool_format(gguf: &Gguf<'_>) -> Option<&'static str> {
+    // Without one, no tokenizer is built, which takes most of the time of large vocabularies.
+    gguf.get_str("tokenizer.chat_template").ok().flatten()?;
     let vocabulary = Vocabulary::from_gguf(gguf).ok()?;
     vocabulary.template_source()?;
     Some(vocabulary.output_format().name())
