@@ -1089,23 +1089,14 @@ fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random
         GgmlType::F32 => (0..n).flat_map(|_| value().to_le_bytes()).collect(),
         GgmlType::F16 => (0..n).flat_map(|_| f32_to_f16(value()).to_le_bytes()).collect(),
         GgmlType::BF16 => (0..n).flat_map(|_| f32_to_bf16(value()).to_le_bytes()).collect(),
-        GgmlType::Q8_0 => {
-            let d = f32_to_f16(scale / 127.0);
+        GgmlType::Q8_0 | GgmlType::Q4_0 => {
+            let (largest, bytes) = if ty == GgmlType::Q8_0 { (127.0, 32) } else { (8.0, 16) };
+            let d = f32_to_f16(scale / largest);
             assert!(f16_to_f32(d) > 0.0);
             (0..n / 32)
                 .flat_map(|_| {
                     let mut block = d.to_le_bytes().to_vec();
-                    block.extend((0..32).map(|_| random.bits() as u8));
-                    block
-                })
-                .collect()
-        }
-        GgmlType::Q4_0 => {
-            let d = f32_to_f16(scale / 8.0);
-            (0..n / 32)
-                .flat_map(|_| {
-                    let mut block = d.to_le_bytes().to_vec();
-                    block.extend((0..16).map(|_| random.bits() as u8));
+                    block.extend((0..bytes).map(|_| random.bits() as u8));
                     block
                 })
                 .collect()
