@@ -201,7 +201,7 @@ fn the_first_difference_is_shown_with_what_may_be_its_reason() {
     differs(replayed(&line, &model, &[]), &[&reason]);
 }
 
-/// What a record may not have is no option of an answer either.
+/// Each command refuses more sequence breakers than a record may have.
 #[test]
 fn more_texts_that_break_sequences_than_a_record_may_have_are_refused() {
     let folder = tempfile::tempdir().unwrap();

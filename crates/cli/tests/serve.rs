@@ -2206,7 +2206,7 @@ fn a_signal_lets_answers_end_and_cuts_those_that_do_not() {
     }
     let all = signalled(serving, &ask(true), libc::SIGINT);
     assert!(all.contains("\"error\"") && !all.contains("[DONE]"), "{all:.300}");
-    // What was not begun to be sent may be asked for again.
+    // A client may repeat a request of whose answer it has received nothing.
     let answer = whole.answer();
     let found = (answer.status, answer.header("retry-after"));
     assert_eq!(found, (503, Some("1")), "{}", answer.text());

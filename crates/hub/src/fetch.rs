@@ -470,7 +470,7 @@ impl Shared<'_> {
     }
 }
 
-/// What follows the received pieces of a file, in order: its hash, and that they are on the disk and no longer in memory.
+/// Follows the received pieces of a file in order: hashes them, and has them written to the disk and dropped from memory.
 struct Drain<'a> {
     partial: &'a Partial,
     /// The next piece.
