@@ -178,5 +178,5 @@ def test_a_store_that_is_gone_is_an_error(catalogs):
     del store
     with pytest.raises(XLA_ERRORS, match="alight_experts: places: the last is .* that is still there"):
         computed(catalog, 1, *inputs(2), kept)
-    with pytest.raises(alight.NotEnoughMemoryError, match="bytes of slots are too few"):
+    with pytest.raises(alight.NotEnoughMemoryError, match="of slots are too few"):
         stored(catalog, 1, 4096)

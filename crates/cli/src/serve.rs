@@ -94,6 +94,11 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch_size: u16,
 
+    /// Keep at most N MiB of computed prompts in memory, for prompts that begin alike; 0: none, -1: as much as there is
+    #[arg(long, value_name = "N", default_value_t = 1024, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..=1 << 30))]
+    cache_ram: i64,
+
     /// Generate at most N tokens for a request that sets no limit; -1 or -2: until the model ends or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
           value_parser = clap::value_parser!(i64).range(-2..))]
@@ -198,6 +203,14 @@ fn alias(text: &str) -> Result<String, String> {
     }
 }
 
+/// Bytes of computed prompts that are kept, of the option in MiB.
+fn prompt_cache_bytes(mib: i64) -> usize {
+    match u64::try_from(mib) {
+        Ok(mib) => usize::try_from(mib << 20).unwrap_or(usize::MAX),
+        Err(_) => usize::try_from(alight_pages::available_memory().0).unwrap_or(usize::MAX),
+    }
+}
+
 fn sequences(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=MAX_SEQUENCES).contains(&n) => Ok(n),
@@ -264,6 +277,7 @@ pub fn main(args: ServeArgs) -> Outcome {
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
         speculate: args.drafts.speculate,
+        prompt_cache: prompt_cache_bytes(args.cache_ram),
         prompts,
         ..EngineOptions::default()
     };

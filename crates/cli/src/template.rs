@@ -67,6 +67,11 @@ impl TemplateArgs {
         self.chat_template_kwargs.clone().unwrap_or_default()
     }
 
+    /// Returns the format, if one is given.
+    pub fn tool_format(&self) -> Option<Format> {
+        self.tool_format
+    }
+
     /// Gives a model the template and the format, if there are any.
     pub fn give(&self, vocabulary: &mut Vocabulary) -> anyhow::Result<()> {
         if let Some(format) = self.tool_format {

@@ -168,7 +168,7 @@ fn a_full_disk_leaves_nothing() {
     let left = (names(&small), fs::read(small.join("old")).unwrap());
     assert!(run(&["umount", text(&small)]));
     assert_eq!(out.status, Some(1));
-    assert!(out.stderr.contains("small/old: needs 33554432 bytes but only "), "{}", out.stderr);
+    assert!(out.stderr.contains("small/old: needs 33.6 MB but only "), "{}", out.stderr);
     assert_eq!(left, (vec!["lost+found".to_owned(), "old".into()], b"old".to_vec()));
 }
 

@@ -740,6 +740,25 @@ const TABLE: &[Row] = &[
         }),
     ),
     Row(&["-ub", "--ubatch-size"], &["512"], Answered, Answered),
+    Row(
+        &["-cram", "--cache-ram"],
+        &["1"],
+        Answered,
+        Works("--cache-ram", |case| {
+            let reused = |words: &[&str]| {
+                let serving = case.serve(words);
+                let body = json!({"prompt": "a".repeat(150), "ignore_eos": true});
+                let ask = || serving.post("/v1/completions", &body).json();
+                let [first, again] = [ask(), ask()];
+                assert_eq!(first["choices"][0]["text"], again["choices"][0]["text"]);
+                again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+            };
+            assert_eq!(reused(&["-cram", "0"]), 0);
+            assert!(reused(&["--cache-ram", "-1"]) > 0);
+            assert!(reused(&["-cram", "1"]) > 0);
+            case.said(&["serve", &case.model, "-cram", "-2"]).fails_as_usage("--cache-ram");
+        }),
+    ),
     Row(&["-fa", "--flash-attn"], &["on"], Answered, Answered),
     Row(
         &["-ctk", "--cache-type-k"],

@@ -71,13 +71,20 @@ fn weights_that_a_control_group_has_no_room_for_are_refused() {
             eprintln!("skipped: {more:?}: this user may lock less than that");
             continue;
         }
-        refused.fails(1, &["large.gguf", "bytes of memory are needed for its weights", &limit]);
-        let number = |before: &str| -> u64 {
+        refused.fails(1, &["large.gguf", "of memory are needed for its weights", &limit]);
+        let megabytes = |before: &str| -> f64 {
             let end = refused.stderr.find(before).unwrap();
-            refused.stderr[..end].rsplit(' ').next().unwrap().parse().unwrap()
+            let (number, unit) = {
+                let mut words = refused.stderr[..end].rsplit(' ');
+                let unit = words.next().unwrap();
+                (words.next().unwrap().parse::<f64>().unwrap(), unit)
+            };
+            number * [("kB", 1e-3), ("MB", 1.0)].iter().find(|one| one.0 == unit).unwrap().1
         };
-        let (needed, available) = (number(" bytes of memory are needed"), number(" can be had ("));
-        assert!(needed > LIMIT && available <= LIMIT, "{}", refused.stderr);
+        let limit = LIMIT as f64 / 1e6;
+        let needed = megabytes(" of memory are needed");
+        let available = megabytes(" can be had (");
+        assert!(needed > limit && available <= limit, "{}", refused.stderr);
         // It is the group that is too small.
         if !lock {
             alight(&[&run[..], more].concat()).succeeds();

@@ -280,6 +280,43 @@ fn the_lines_of_a_batch_are_records() {
     with_stdin(&["replay", "-", &model], out.as_bytes()).fails(2, &["there is no record in it"]);
 }
 
+/// The mark that ends a thinking at its limit is that of the notation.
+#[test]
+fn the_notation_of_a_run_is_that_of_its_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = [
+        ("[TH", TEXT),
+        ("INK]So it is", TEXT),
+        (" and so.", TEXT),
+        ("[/THINK]", TEXT),
+        ("Yes.", TEXT),
+    ];
+    let model = said::model(folder.path(), &said, 0);
+    let run = |more: &[&str]| {
+        let usual = ["run", &*model, "a", "--temp", "0", "--json", "--reasoning-budget", "2"];
+        alight(&[&usual[..], more].concat()).succeeds().stdout
+    };
+    let (mistral, own) = (run(&["--tool-format", "mistral"]), run(&[]));
+    let line: Value = serde_json::from_str(&mistral).unwrap();
+    assert_eq!(line["record"]["request"]["tool_format"], "mistral", "{line}");
+    let file = write(folder.path(), "mistral.json", &mistral);
+    alight(&["replay", &file, &model]).succeeds();
+    // Read as the model shows it, the thinking would not have ended there.
+    let mut other = line.clone();
+    other["record"]["request"].as_object_mut().unwrap().remove("tool_format");
+    let file = write(folder.path(), "other.json", &other.to_string());
+    let done = alight(&["replay", &file, &model]);
+    assert_eq!(done.status, Some(1), "{}", done.stdout);
+    let both = with_stdin(&["replay", "-", &model], format!("{mistral}{own}").as_bytes());
+    both.fails(
+        2,
+        &["request.tool_format: it is the model's own, and that of the first record is mistral"],
+    );
+    other["record"]["request"]["tool_format"] = "Kimi".into();
+    let file = write(folder.path(), "wrong.json", &other.to_string());
+    alight(&["replay", &file, &model]).fails(2, &["request.tool_format: expected one of plain"]);
+}
+
 #[test]
 fn what_is_no_record_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();

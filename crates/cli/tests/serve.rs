@@ -1758,6 +1758,25 @@ fn a_reader_that_does_not_read_stops_nobody() {
     }
 }
 
+/// A client that reads nothing loses its request, once too much waits for it or after a minute. Which of both comes first depends on the load.
+#[test]
+fn a_client_that_reads_nothing_loses_its_request() {
+    if !everything() {
+        return;
+    }
+    let (_folder, serving) = saying(&["--metrics", "--parallel", "2", "--ctx-size", "1000000"]);
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true, "logprobs": true, "top_logprobs": 20});
+    let mut lazy = serving.begin(CHAT, &endless);
+    lazy.wait_for("\"content\"");
+    let began = std::time::Instant::now();
+    while metrics(&serving)["llamacpp:requests_processing"] > 0.0 {
+        assert!(began.elapsed() < support::PATIENCE, "it is computed, and not read");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(metrics(&serving)["alight:requests_left_total"], 1.0);
+    assert_eq!(serving.post(CHAT, &json!({"messages": messages()})).status, 200);
+}
+
 /// The numbers that `/metrics` tells, by their names.
 fn metrics(serving: &Serving) -> BTreeMap<String, f64> {
     let text = serving.get("/metrics").text();

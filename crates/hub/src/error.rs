@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use alight_pages::{MapError, ReplaceError};
+use alight_types::units;
 use thiserror::Error;
 
 /// Why some models cannot be kept packed alone.
@@ -226,9 +227,9 @@ pub enum HubError {
     },
     /// There is not enough free disk space. Nothing was fetched.
     #[error(
-        "{}: {file} needs {needed} more bytes, and {free} are free: remove models that you do not need (`alight rm`), or let \
+        "{}: {file} needs {} more, and {} are free: remove models that you do not need (`alight rm`), or let \
          HF_HUB_CACHE name a folder on another disk",
-        cache.display()
+        cache.display(), units::bytes(*.needed), units::bytes(*.free)
     )]
     NoRoom {
         /// The cache.

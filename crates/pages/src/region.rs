@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 
+use alight_types::units;
 use thiserror::Error;
 
 /// Private anonymous memory of this process.
@@ -31,8 +32,8 @@ unsafe impl Sync for Region {}
 /// The system does not provide this much memory.
 #[derive(Debug, Error)]
 #[error(
-    "cannot reserve {len} bytes of memory: {source}; free some, raise the limit on address space \
-     (ulimit -v), or use a smaller model"
+    "cannot reserve {} of memory: {source}; free some, raise the limit on address space (ulimit -v), or use a smaller model",
+    units::bytes(*.len as u64)
 )]
 pub struct RegionError {
     /// Bytes requested.
@@ -43,7 +44,7 @@ pub struct RegionError {
 
 /// Memory cannot be locked.
 #[derive(Debug, Error)]
-#[error("cannot lock {bytes} bytes in memory: {source}; {}", advice(*.limit, source))]
+#[error("cannot lock {} in memory: {source}; {}", units::bytes(*.bytes as u64), advice(*.limit, source))]
 pub struct LockError {
     /// Bytes to lock.
     pub bytes: usize,
@@ -57,9 +58,10 @@ pub struct LockError {
 fn advice(limit: Option<u64>, source: &io::Error) -> String {
     match (limit, source.raw_os_error()) {
         (Some(limit), Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN)) => format!(
-            "the limit RLIMIT_MEMLOCK is {limit} bytes for all that this process locks: raise it \
+            "the limit RLIMIT_MEMLOCK is {} for all that this process locks: raise it \
              (ulimit -l unlimited, LimitMEMLOCK= of a systemd unit, or --ulimit memlock=-1 of a \
-             container), grant CAP_IPC_LOCK, or do without locking"
+             container), grant CAP_IPC_LOCK, or do without locking",
+            units::bytes(limit)
         ),
         _ => "there may not be as much free memory: free some, or do without locking".into(),
     }

@@ -189,3 +189,66 @@ pub(crate) async fn between<T: Send + 'static>(
     }));
     done.await.map_err(|_| Failure::internal("the engine has failed, or ends"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request as the engine and its client see it.
+    fn pair() -> (EventSender, Running) {
+        let (events, received) = unbounded_channel();
+        let unread = Arc::<Unread>::default();
+        let request = SharedRequest::default();
+        let errors = Arc::new(ClientErrors::new([], Arc::new(|_| ())));
+        let sender = EventSender { events, unread: Arc::clone(&unread), request: request.clone() };
+        (sender, Running { events: received, unread, request, errors })
+    }
+
+    fn token() -> EngineEvent {
+        EngineEvent::Token(1, TokenLogits::Nothing)
+    }
+
+    #[test]
+    fn what_waits_for_a_client_is_bounded() {
+        let (sender, mut running) = pair();
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        // Whoever reads gets as much as there is.
+        for _ in 0..2 * MAX_UNREAD {
+            sender.send(token());
+            assert!(matches!(running.poll(&mut context), Poll::Ready(Some(_))));
+            running.pass_on(1);
+        }
+        // Who takes tokens and passes none on is as slow as who takes none.
+        for _ in 0..MAX_UNREAD / 2 {
+            sender.send(token());
+            assert!(matches!(running.poll(&mut context), Poll::Ready(Some(_))));
+        }
+        for _ in 0..MAX_UNREAD {
+            sender.send(token());
+        }
+        drop(sender);
+        let mut waiting = 0;
+        while let Poll::Ready(Some(_)) = running.poll(&mut context) {
+            waiting += 1;
+        }
+        assert_eq!(waiting, MAX_UNREAD / 2);
+        assert!(running.failure().message.contains("were not read"), "{:?}", running.failure());
+    }
+
+    #[test]
+    fn log_probabilities_count_as_tokens_do() {
+        let (sender, mut running) = pair();
+        let logprobs = alight_model::Logprobs { chosen: 0.0, top: vec![(1, 0.0); 18] };
+        for _ in 0..MAX_UNREAD {
+            let logprobs = TokenLogits::Logprobs(Box::new(logprobs.clone()));
+            sender.send(EngineEvent::Token(1, logprobs));
+        }
+        drop(sender);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut waiting = 0;
+        while let Poll::Ready(Some(_)) = running.poll(&mut context) {
+            waiting += 1;
+        }
+        assert_eq!(waiting, MAX_UNREAD / 20);
+    }
+}

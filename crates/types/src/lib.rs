@@ -1,5 +1,5 @@
 //! The tensor types of GGUF: every id, its name, and the geometry of its blocks; and the ids of
-//! their packed forms ([`packed`]).
+//! their packed forms ([`packed`]). And how numbers of bytes are written for people ([`units`]).
 //!
 //! **Invariant:** every fact about a type that a file depends on is defined here and nowhere else;
 //! formats, kernels, convert and Python take it from here. This crate has no dependencies and no
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod packed;
+pub mod units;
 
 use std::fmt;
 

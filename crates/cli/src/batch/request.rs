@@ -233,8 +233,13 @@ impl Parsed {
         let marked = chat && rules.marks;
         let budget = budget.filter(|_| rules.thinking);
         let thinking = budget.map(|tokens| ThinkingBudget::new(tokens, vocabulary, tools.clone()));
-        let limits =
-            AnswerConstraints { constraint, chat, thinking_budget: budget, tools: given_tools };
+        let limits = AnswerConstraints {
+            constraint,
+            chat,
+            thinking_budget: budget,
+            tools: given_tools,
+            tool_format: None,
+        };
         let asked = AnswerOptions {
             chat: marked,
             tools: tools.filter(|_| marked),

@@ -148,6 +148,7 @@ const SERVE: Habits = &[
         ),
     ),
     (&["-rea"], Same("--reasoning")),
+    (&["-cram"], Same("--cache-ram")),
     (
         &["--reasoning-budget-message"],
         Instead("the thinking ends with the mark that the model has for it"),

@@ -9,13 +9,16 @@ use alight_chat::grammar::{AnswerRules, Calls, Grammars, NotHeld, PromptConstrai
 use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::GenerateRequest;
 use alight_model::{KvType, MAX_CONTEXT, Precision, Request, SamplerOptions};
-use alight_text::output::Tools;
+use alight_text::output::{Format, Tools};
 use alight_text::{Style, Vocabulary};
 use serde_json::{Map, Value};
 
-use super::request::{AFTER_THINKING, TOOLS};
+use super::request::{AFTER_THINKING, TOOL_FORMAT, TOOLS};
 use super::{CACHE_TYPES, FORMAT, PRECISIONS, Program, RecordedFinish, RecordedModel, bits};
 use crate::body_options::{BodyOptions, OptionDefaults, token_ids};
+
+/// Where a record has its notation.
+const NAME: &str = "request.tool_format";
 
 /// A record that was read. What is missing in it is `None`, or empty, unless an answer cannot be computed without it.
 #[derive(Debug)]
@@ -61,6 +64,12 @@ impl ReadRecord {
             None => return Err(Refusal::new("invalid_request", NONE)),
         };
         ReadRecord::of(record).map(|record| FoundRecord::Record(Box::new(record)))
+    }
+
+    /// Returns the notation that the record in this value names, if it names one.
+    pub fn tool_format_in(value: &Value) -> Option<Format> {
+        let record = value.get("record").unwrap_or(value);
+        Format::named(record.get("request")?.get(TOOL_FORMAT)?.as_str()?)
     }
 
     fn of(mut fields: Fields) -> Result<ReadRecord, Refusal> {
@@ -131,6 +140,30 @@ impl ReadRecord {
         })
     }
 
+    /// Checks that the answer was read in this notation, which a run has in place of the model's own, or that it does not matter.
+    ///
+    /// # Errors
+    /// It was another one, or there is no such notation.
+    pub fn check_tool_format(&self, given: Option<Format>) -> Result<(), Refusal> {
+        let own = self.request.get(TOOL_FORMAT);
+        let format = own.and_then(Value::as_str).and_then(Format::named);
+        if own.is_some() && format.is_none() {
+            let names = Format::ALL.map(Format::name).join(", ");
+            return Err(Refusal::invalid(NAME, format!("expected one of {names}")));
+        }
+        let matters = [BUDGET, AFTER_THINKING].iter().any(|name| self.request.contains_key(*name));
+        if format == given || !matters {
+            return Ok(());
+        }
+        let name = |format: Option<Format>| format.map_or("the model's own", Format::name);
+        let message = format!(
+            "it is {}, and that of the first record is {}: replay this record by itself",
+            name(format),
+            name(given)
+        );
+        Err(Refusal::invalid(NAME, message))
+    }
+
     /// Returns what the record asks of an engine of the model with this vocabulary.
     ///
     /// # Errors
@@ -156,7 +189,7 @@ impl ReadRecord {
         let after_thinking = fields.truth(AFTER_THINKING).map_err(named)?.unwrap_or(false);
         let tools = fields.list(TOOLS).map_err(named)?;
         // A stop text has ended the answer where the record ends it.
-        fields.ignore(&["stop"]);
+        fields.ignore(&["stop", TOOL_FORMAT]);
         let calls = tools.as_deref().map_or(Calls::None, Calls::May);
         let options = BodyOptions::take(fields, calls, grammars, &defaults());
         let options = options.map_err(|why| match why {

@@ -2,6 +2,7 @@
 //! constrains the answer.
 
 use alight_model::{SamplerCount, SamplerNumber, SamplerOptions};
+use alight_text::output::Format;
 use serde_json::{Map, Value};
 
 use crate::body_options::ConstraintField;
@@ -10,6 +11,8 @@ use crate::body_options::ConstraintField;
 pub const AFTER_THINKING: &str = "after_thinking";
 /// The field of the tools that an answer may call in place of the JSON that it is held to, and in its thinking.
 pub const TOOLS: &str = "tools";
+/// The field of the notation of thinking and calls, if it is not the model's own.
+pub const TOOL_FORMAT: &str = "tool_format";
 
 /// The constraints on the tokens of an answer.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +25,8 @@ pub struct AnswerConstraints {
     pub thinking_budget: Option<usize>,
     /// The tools of the conversation.
     pub tools: Option<Vec<Value>>,
+    /// The notation of thinking and calls that was used in place of the model's own.
+    pub tool_format: Option<Format>,
 }
 
 /// The parts of a request.
@@ -55,7 +60,8 @@ impl RequestParts<'_> {
         if let Some(breakers) = self.breakers {
             put("dry_sequence_breakers", breakers.into());
         }
-        let AnswerConstraints { constraint, chat, thinking_budget, tools } = self.limits;
+        let AnswerConstraints { constraint, chat, thinking_budget, tools, tool_format } =
+            self.limits;
         if let Some((name, value)) = constraint {
             put(name, value.clone());
             put(AFTER_THINKING, (*chat).into());
@@ -66,6 +72,9 @@ impl RequestParts<'_> {
         let matters = constraint.is_some() || thinking_budget.is_some();
         if let Some(tools) = tools.as_ref().filter(|_| matters) {
             put(TOOLS, tools.clone().into());
+        }
+        if let Some(format) = tool_format.filter(|_| matters) {
+            put(TOOL_FORMAT, format.name().into());
         }
         put("prompt", self.prompt.into());
         body

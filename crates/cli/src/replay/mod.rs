@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use alight_chat::grammar::{Grammars, NotHeld};
 use alight_model::Model;
 use alight_text::Vocabulary;
+use alight_text::output::Format;
 use anyhow::anyhow;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -108,8 +109,12 @@ pub fn main(args: &ReplayArgs, given: &ArgMatches) -> Outcome {
     };
     let mut next = records.next().map_err(unusable)?;
     // The system frees the memory when the process ends.
-    let model: &'static Model =
-        Box::leak(Box::new(open::model(&args.model, &args.engine).map_err(no_model)?));
+    let mut model = Box::new(open::model(&args.model, &args.engine).map_err(no_model)?);
+    let format = first.content.as_ref().ok().and_then(ReadRecord::tool_format_in);
+    if let Some(format) = format {
+        model.vocabulary_mut().set_output_format(format);
+    }
+    let model: &'static Model = Box::leak(model);
     let mut replay = ReplayRun {
         args,
         name: records.name().to_owned(),
@@ -118,6 +123,7 @@ pub fn main(args: &ReplayArgs, given: &ArgMatches) -> Outcome {
         grammars: Grammars::new(model.vocabulary()),
         replayer: Replayer::new(model, Interrupt::catch()?),
         vocabulary: model.vocabulary(),
+        format,
         summary: ReplaySummary::default(),
     };
     replay.line(first)?;
@@ -140,6 +146,8 @@ struct ReplayRun<'a> {
     grammars: Grammars,
     replayer: Replayer,
     vocabulary: &'static Vocabulary,
+    /// The notation of thinking and calls that it has been given in place of its own: that of the first record.
+    format: Option<Format>,
     summary: ReplaySummary,
 }
 
@@ -159,7 +167,10 @@ impl ReplayRun<'_> {
             }
             Err(why) => return self.unreadable(&place, &why),
         };
-        let requested = record.requested(self.vocabulary, &self.grammars);
+        let requested = record
+            .check_tool_format(self.format)
+            .map_err(NotHeld::Refused)
+            .and_then(|()| record.requested(self.vocabulary, &self.grammars));
         let request = match requested {
             Ok(request) => request,
             Err(NotHeld::Refused(refusal)) => return self.unreadable(&place, &refusal.message),

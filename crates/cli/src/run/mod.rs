@@ -465,8 +465,9 @@ impl Front<'_> {
         let recorder = Recorder::new(about.model?, &self.args.engine, about.context);
         let constraint = self.held.as_ref().map(|holding| holding.field.clone());
         let chat = style == Style::Chat;
+        let tool_format = self.args.template.tool_format();
         let limits =
-            AnswerConstraints { constraint, chat, thinking_budget, ..AnswerConstraints::default() };
+            AnswerConstraints { constraint, chat, thinking_budget, tools: None, tool_format };
         let parts = RequestParts {
             prompt: request.prompt,
             sampling: &request.sampling,

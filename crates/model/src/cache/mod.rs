@@ -19,7 +19,8 @@ use crate::prompts::{Contents, Key, PromptFile, PromptFileError};
 /// The system does not provide the memory for the computed state of a sequence.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reserve {bytes} bytes for keys, values and states: {source}; a smaller context (-c) needs less"
+    "cannot reserve {} for keys, values and states: {source}; a smaller context (-c) needs less",
+    alight_types::units::bytes(*.bytes as u64)
 )]
 pub struct CacheError {
     /// The number of bytes to be reserved.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use alight_pages::slots::SlotsError;
 use alight_pages::transfer::TransferError;
 use alight_pages::{LimitSource, LockError, MapError, RegionError};
+use alight_types::units;
 use thiserror::Error;
 
 /// The error of a failed load. Every step that needs a missing weight returns it. If a file could not be read, the next step has it read again.
@@ -66,9 +67,9 @@ pub enum LoadError {
     },
     /// Copies of the weights, or locked weights, do not fit into the available memory.
     #[error(
-        "{}: {needed} bytes of memory are needed for its weights, and {available} can be had ({limit}): \
+        "{}: {} of memory are needed for its weights, and {} can be had ({limit}): \
          --load mmap --repack off without --lock needs none of its own",
-        path.display()
+        path.display(), units::bytes(*.needed), units::bytes(*.available)
     )]
     NotEnoughMemory {
         /// The file.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use alight_types::units;
 use thiserror::Error;
 
 use crate::error::FileKind;
@@ -99,16 +100,16 @@ pub enum ReplaceError {
 
 /// The message for a full disk, with the current numbers.
 pub(crate) fn no_space(needed: u64, free: Option<u64>) -> String {
+    let [need, had] = units::compared(needed, free.unwrap_or_default());
     match free {
         Some(free) if free < needed => format!(
-            "needs {needed} bytes but only {free} are free there: make room, or write to another disk"
+            "needs {need} but only {had} are free there: make room, or write to another disk"
         ),
-        Some(free) => format!(
-            "needs {needed} bytes, which the system refuses although {free} were free there: look for \
-             a quota, or write to another disk"
+        Some(_) => format!(
+            "needs {need}, which the system refuses although {had} were free there: look for a quota, or write to another disk"
         ),
-        None => format!(
-            "needs {needed} bytes, for which there is no room: make room, or write to another disk"
-        ),
+        None => {
+            format!("needs {need}, for which there is no room: make room, or write to another disk")
+        }
     }
 }

@@ -46,6 +46,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use alight_types::units;
 use thiserror::Error;
 
 use self::cached::Cached;
@@ -107,7 +108,7 @@ impl Default for SlotOptions {
 #[non_exhaustive]
 pub enum SlotsError {
     /// The budget does not hold all pieces of a group at the same time.
-    #[error("{budget} bytes of slots are too few: {least} are needed for the largest group")]
+    #[error("{} of slots are too few: {} are needed for the largest group", units::bytes(*.budget), units::bytes(*.least))]
     TooFew {
         /// Maximum bytes of slots.
         budget: u64,
