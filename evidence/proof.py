@@ -262,7 +262,7 @@ def main(steps: Callable[..., list[Step]], argv: list[str]) -> int:
     parser.add_argument("--again", action="store_true", help="also what has passed before with the same inputs")
     parser.add_argument("--only", nargs="+", metavar="PART", help="only steps whose name has one of these in it, and those that they need")
     parser.add_argument("--list", action="store_true", help="the steps, and what they need; nothing is run")
-    parser.add_argument("--lanes", type=int, default=max(2, os.cpu_count() or 2), help="steps at a time (default: %(default)s)")
+    parser.add_argument("--lanes", type=int, default=max(2, os.cpu_count() or 2) + 1, help="steps at a time (default: %(default)s)")
     args = parser.parse_args(argv)
     chosen = needed(steps(args.all, args.only), args.only)
     if args.list:

@@ -21,7 +21,7 @@ MADE_BY = {VENV: ("fetch .venv", ".venv/stamp"), CUDA: ("fetch .venv-cuda", ".ve
 # Programs that tests of these packages start.
 STARTED = {"alight": ["alight"], "rusage": ["rusage"]}
 # Steps that compute with all cores.
-HEAVY = ("agree greedy", "agree architectures", "check clients", "check convert", "check notations", "check packed", "check aot-gpu", "python", "rust alight tests", "rust model tests",
+HEAVY = ("agree greedy", "agree architectures", "check clients", "check convert", "check notations", "check packed", "check aot-gpu", "python", "rust model tests",
          "rust xla tests", "rust model no_alloc")
 # About how long it is from the beginning of those that begin first to the end of all that waits for them.
 LONG = {"build": 600.0, "fetch bindings/python/.venv": 500.0, "wheel": 450.0, "fetch .venv": 430.0, "fetch models": 420.0, "build tests": 400.0, "rust alight tests": 250.0,

@@ -1421,7 +1421,7 @@ fn a_client_that_leaves_frees_its_place() {
 #[test]
 fn an_answer_that_is_sent_whole_has_a_limited_number_of_log_probabilities() {
     let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
-    let ask = json!({"messages": messages(), "ignore_eos": true, "max_tokens": 20_000, "logprobs": true, "top_logprobs": 20});
+    let ask = json!({"messages": messages(), "ignore_eos": true, "max_tokens": 4000, "n": 8, "logprobs": true, "top_logprobs": 20});
     let refused = serving.post(CHAT, &ask);
     assert_eq!(refused.status, 400, "{:.300}", refused.text());
     assert!(refused.text().contains("more than 262144 log probabilities"), "{}", refused.text());

@@ -31,6 +31,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use alight_formats::GgmlType;
@@ -55,8 +56,34 @@ pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     // What is kept of chats is not among what the person keeps who runs the tests.
     command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     command.env("ALIGHT_CONFIG", "");
-    signals(&mut command, &SIGNALS, libc::SIG_DFL);
+    START.call_once(prepare_process);
     command
+}
+
+static START: Once = Once::new();
+
+/// Makes what the tests start independent of who runs the tests, and cheap to start. Work between fork and exec would need a fork, which copies the
+/// page tables of this process; without such work, the standard library spawns without a copy.
+fn prepare_process() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    for signal in SIGNALS {
+        let nothing = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: it asks for numbers, which all may be zero, and sets a handler that does nothing. A signal that is ignored here would be ignored in
+        // a program that is started, too; one that has a handler has its usual effect there.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut now);
+            if now.sa_sigaction == libc::SIG_IGN {
+                libc::signal(signal, nothing);
+            }
+        }
+    }
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it sets numbers of the allocator: large models of tests are given back to the system when they are dropped, which the allocator's
+    // own rule prevents after the first.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+    }
 }
 
 /// The command begins with this effect of the signals.
