@@ -101,7 +101,8 @@ fn gates_are_as_exact_as_stated_and_right_at_extremes() {
     check(gelu_tanh, &inputs(), limit, |x| times_sigmoid(x, twice_u(x)));
     // x Φ(x), and 0 where the exponential in it is.
     let normal = |x: f64| 0.5 * libm::erfc(-x / std::f64::consts::SQRT_2);
-    let or_zero = |x: f64| if exp_or_zero(-x * x / 2.0) == 0.0 && x < 0.0 { 0.0 } else { x * normal(x) };
+    let or_zero =
+        |x: f64| if exp_or_zero(-x * x / 2.0) == 0.0 && x < 0.0 { 0.0 } else { x * normal(x) };
     check(gelu_erf, &inputs(), |_| 8.0, or_zero);
     check(relu, &inputs(), |_| 0.0, |x| x.max(0.0));
     for f in [silu as Function, gelu_tanh, gelu_erf] {

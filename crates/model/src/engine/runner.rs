@@ -121,7 +121,10 @@ impl<'m> Runner<'m> {
             net,
             cache,
             buffers,
-            logits: vec![0.0; if spec.has_output { decode.max(MIN_LOGITS) * spec.vocab } else { 0 }],
+            logits: vec![
+                0.0;
+                if spec.has_output { decode.max(MIN_LOGITS) * spec.vocab } else { 0 }
+            ],
             context,
             batch,
             longest,

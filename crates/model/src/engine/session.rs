@@ -420,7 +420,7 @@ impl<'m> Session<'m> {
         runner.push_prompt(sequence, rows, want);
         runner.run(usize::from(want == LogitRows::Last))?;
         match want {
-            LogitRows::Nothing => {}
+            LogitRows::Nothing | LogitRows::First => {}
             LogitRows::Last => {
                 runner.check_numbers(0, start + rows - 1)?;
                 *row = 0;

@@ -139,12 +139,9 @@ impl Plan {
             }
             match tied && !embedding_in_map {
                 true => plan.output_section = arrival::EMBEDDING,
-                false => plan.section(
-                    &[&output.matrix],
-                    methods,
-                    Some(arrival::output(layers)),
-                    None,
-                ),
+                false => {
+                    plan.section(&[&output.matrix], methods, Some(arrival::output(layers)), None)
+                }
             }
         }
         // The sort is stable: each kind stays in order of use. Pieces of a file in memory, which no section waits for, are held as long as

@@ -224,10 +224,7 @@ impl Buffers {
             token_input_width: token_inputs,
             streams: rows(streams),
             stream_width: streams,
-            acts: Activations::new(
-                batch,
-                work.widest_input.max(hidden_size).max(joined).max(head),
-            ),
+            acts: Activations::new(batch, work.widest_input.max(hidden_size).max(joined).max(head)),
             activated: Activations::new(batch, work.activated),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; sizes.partials],

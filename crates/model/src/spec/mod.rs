@@ -158,11 +158,8 @@ impl Norms {
         feed_forward_sum: None,
     };
     /// Norms of both inputs, as in Llama.
-    pub const INPUTS: Norms = Norms {
-        mixer: Some("attn_norm"),
-        feed_forward: Some("ffn_norm"),
-        ..Norms::NONE
-    };
+    pub const INPUTS: Norms =
+        Norms { mixer: Some("attn_norm"), feed_forward: Some("ffn_norm"), ..Norms::NONE };
     /// A norm of the mixer's input, which is also the input of the feed-forward part, as in Cohere's models.
     pub const SHARED: Norms = Norms { feed_forward: Norms::INPUTS.mixer, ..Norms::INPUTS };
     /// Norms of both outputs, as in OLMo 2.

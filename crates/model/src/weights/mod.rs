@@ -77,8 +77,7 @@ impl LayerWeights {
         });
         let feed_forward = spec.feed_forward.as_ref().map(|feed_forward| {
             let part = feed_forward.spec().find(find, hidden)?;
-            let norms =
-                [norms.feed_forward, norms.feed_forward_output, norms.feed_forward_sum];
+            let norms = [norms.feed_forward, norms.feed_forward_output, norms.feed_forward_sum];
             Branch::find(find, part, norms, hidden)
         });
         let token_input =

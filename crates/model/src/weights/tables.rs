@@ -37,7 +37,8 @@ impl EmbeddingTables {
     ) -> Result<Option<EmbeddingTables>, WeightError> {
         let hidden = spec.hidden_size;
         let table = |name, rows| find.matrix_of(name, &[hidden, rows]);
-        let positions = spec.positions.map(|rows| table("position_embd.weight", rows)).transpose()?;
+        let positions =
+            spec.positions.map(|rows| table("position_embd.weight", rows)).transpose()?;
         let segments = Some(spec.segments).filter(|rows| *rows > 0);
         let segments = segments.map(|rows| table("token_types.weight", rows)).transpose()?;
         let norm = spec.embedding_norm.map(|name| find.norm(name, hidden)).transpose()?;

@@ -36,8 +36,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         Some("silu") => Activation::Silu,
         Some(other) => return Err(keys.unsupported(key, other, "this activation")),
     };
-    let dense =
-        DenseSpec { inputs: InputMatrices::Fused, activation, ..DenseSpec::read(keys)? };
+    let dense = DenseSpec { inputs: InputMatrices::Fused, activation, ..DenseSpec::read(keys)? };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let mut spec = sizes.uniform(keys, attention, dense, rope);
     if let Some(window) = window(keys, 0)? {
