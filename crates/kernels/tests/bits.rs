@@ -24,7 +24,7 @@ const BITS: [(&str, u64); 14] = [
     ("softmax", 0xf5bb_1952_155c_aa05),
     ("silu", 0x27ac_ded3_0f9d_556b),
     ("gelu", 0xe3d2_3d13_9d1d_5e5d),
-    ("gelu by erf", 0),
+    ("gelu by erf", 0x4006_6309_17ef_c482),
     ("sigmoid", 0xb3b5_ddf3_7268_e629),
     ("clamped silu", 0xa77e_02e9_2527_d074),
     ("softcap", 0x4435_ffb7_94d2_7aa9),

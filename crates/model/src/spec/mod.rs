@@ -200,6 +200,7 @@ impl ModelSpec {
         }
         let bidirectional = |mixer: &Mixer| match mixer {
             Mixer::Attention(attention) => attention.mask.is_bidirectional(),
+            Mixer::ShortConv(convolution) => convolution.centred,
             _ => false,
         };
         if keys.get::<bool>(AttentionSpec::CAUSAL)? == Some(false)
