@@ -153,7 +153,7 @@ pub enum ModelError {
     },
     /// A text has to be read as a whole, and is too long for that.
     #[error(
-        "the text has {found} tokens, and this model reads a text as a whole: at most {expected} tokens, which are computed together (--batch-size)"
+        "there are {found} tokens that are computed together, since they see each other: at most {expected} can be"
     )]
     TooLongForBatch {
         /// The number of its tokens.

@@ -14,10 +14,10 @@ use alight_model::{
 
 use alight_testing::encoder_definition::{Definition, Mistake, mean};
 use alight_testing::encoders::Encoder;
-use alight_testing::models::{self, distance, tokens};
+use alight_testing::models::{self, tokens};
 
-/// Of the largest number. What there is to differ is the rounding of f32, and a key or value that it turns to the next f16.
-const TOLERANCE: f32 = 3e-5;
+/// Of root mean squares. What there is to differ is the rounding of f32, and a key or value here and there that it turns to the next f16.
+const TOLERANCE: f64 = 1e-4;
 
 /// A text, and where its second segment begins.
 type Text = (Vec<u32>, Option<usize>);
@@ -62,8 +62,12 @@ fn narrow(rows: impl IntoIterator<Item = Vec<f64>>) -> Vec<f32> {
     rows.into_iter().flatten().map(|x| x as f32).collect()
 }
 
-fn size(x: &[f32]) -> f32 {
-    x.iter().fold(0.0, |most, x| most.max(x.abs()))
+/// The root mean square of the differences, as a share of that of `expected`.
+fn apart(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let squares = |x: f32| f64::from(x) * f64::from(x);
+    let off: f64 = found.iter().zip(expected).map(|(a, b)| squares(a - b)).sum();
+    (off / expected.iter().map(|x| squares(*x)).sum::<f64>()).sqrt()
 }
 
 /// What an encoder of each architecture could do wrong.
@@ -110,20 +114,24 @@ fn states_are_those_of_the_definition_and_mistakes_are_seen() {
             narrow(states.map(|state| definition.projected(state)))
         };
         let expected = texts.each_ref().map(|text| of(&definition, text));
+        let mut off = [0.0; 4];
         for isa in Isa::available() {
             let model = open(&path, models::threads(), isa);
             let found = vectors(&model, 512, &texts, Pooling::None);
-            for (found, expected) in found.iter().zip(&expected) {
-                let off = distance(found, expected) / size(expected);
-                eprintln!("{isa}, {}, {} numbers: {off:e}", spec.arch, found.len());
-                assert!(off <= TOLERANCE, "{isa}, {}: {off:e}", spec.arch);
+            for (off, (found, expected)) in off.iter_mut().zip(found.iter().zip(&expected)) {
+                *off = apart(found, expected);
+                assert!(*off <= TOLERANCE, "{isa}, {}: {off:e}", spec.arch);
             }
         }
+        eprintln!("{}: {off:?}", spec.arch);
         for mistake in mistakes(&spec) {
             let wrong = Definition { mistake, ..Definition::of(&spec, &weights) };
-            let off = distance(&of(&wrong, &texts[3]), &expected[3]) / size(&expected[3]);
-            eprintln!("{}, {mistake:?}: {off:e}", spec.arch);
-            assert!(off > 5.0 * TOLERANCE, "{}: {mistake:?} is not seen: {off:e}", spec.arch);
+            // The forms of GELU differ by little: by more than few keys that are rounded otherwise.
+            let text = if mistake == Mistake::TanhGelu { 0 } else { 3 };
+            let wrong = apart(&of(&wrong, &texts[text]), &expected[text]);
+            eprintln!("{}, {mistake:?}: {wrong:e}", spec.arch);
+            let seen = wrong > 10.0 * off[text];
+            assert!(seen, "{}: {mistake:?} is not seen: {wrong:e}", spec.arch);
         }
     }
 }
@@ -179,7 +187,7 @@ fn vectors_are_pooled_states_and_scores_those_of_the_classifier() {
                 let text = (tokens.clone(), *second);
                 let found = vectors(&model, 64, &[text], pooling).remove(0);
                 let expected = narrow([expected]);
-                let off = distance(&found, &expected) / size(&expected).max(0.3);
+                let off = apart(&found, &expected);
                 assert!(off <= TOLERANCE, "{}, {pooling:?}: {off:e}", spec.arch);
             }
         }
@@ -293,7 +301,11 @@ fn keys_of_encoders_are_checked() {
     // Files may leave out that it is an encoder, but not say that it is none.
     assert!(opened(&|_| {}, "attention.causal").is_ok());
     for (what, change, skip) in [
-        ("pooling_type", (|b| _ = b.u32("bert.pooling_type", 5)) as fn(&mut Builder), "pooling_type"),
+        (
+            "pooling_type",
+            (|b| _ = b.u32("bert.pooling_type", 5)) as fn(&mut Builder),
+            "pooling_type",
+        ),
         ("classifier.activation", |b| _ = b.str("bert.classifier.activation", "relu"), ""),
         ("classifier.pooling_type", |b| _ = b.u32("bert.classifier.pooling_type", 3), ""),
         ("attention.causal", |b| _ = b.bool("bert.attention.causal", true), "attention.causal"),
