@@ -18,6 +18,7 @@ mod cancel;
 mod changing;
 mod consistency;
 mod content;
+mod encoders;
 mod expert_traces;
 mod experts;
 mod generate;

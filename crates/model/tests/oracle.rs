@@ -8,8 +8,8 @@
 use alight_formats::GgmlType;
 use alight_kernels::{Isa, WeightType};
 use alight_model::{
-    Engine, EngineOptions, Event, Model, ModelError, OfPrompt, OpenOptions, Pooling, Request,
-    Session, SessionOptions,
+    Engine, EngineOptions, Event, MAX_WHOLE_TEXT, Model, ModelError, OfPrompt, OpenOptions,
+    Pooling, Request, Session, SessionOptions,
 };
 
 use alight_testing::definition::written;
@@ -398,8 +398,8 @@ fn an_engine_reads_texts_of_encoders_as_a_whole() {
         {}
         found
     };
-    // More rows than a step has, and prompts that begin alike.
-    let lengths = [40, 33, 64, 7, 40, 12];
+    // More rows than a step has, texts that are longer than a step, and prompts that begin alike.
+    let lengths = [40, 33, 64, 7, 130, 65, 40, 12];
     for pooling in [Pooling::Mean, Pooling::Last] {
         let together = of(&lengths, pooling);
         for (n, row) in lengths.iter().zip(&together) {
@@ -407,9 +407,11 @@ fn an_engine_reads_texts_of_encoders_as_a_whole() {
             assert!(row.iter().any(|x| *x != 0.0));
         }
     }
+    let options = EngineOptions { context: Some(9000), ..options };
     let mut engine = Engine::new(&model, &options).unwrap();
-    let long = engine.add(request(65, Pooling::Mean)).unwrap_err();
-    assert!(matches!(long, ModelError::TooLongForBatch { found: 65, expected: 64 }), "{long}");
+    let long = engine.add(request(MAX_WHOLE_TEXT + 1, Pooling::Mean)).unwrap_err();
+    let found = matches!(long, ModelError::TooLongForBatch { found: 8193, expected: 8192 });
+    assert!(found, "{long}");
     let answer = Request { prompt: vec![1, 2], max_tokens: 3, ..Request::default() };
     let refused = engine.add(answer).unwrap_err();
     assert!(matches!(refused, ModelError::Bidirectional { .. }), "{refused}");

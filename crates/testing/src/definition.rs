@@ -450,7 +450,7 @@ impl Oracle<'_> {
 }
 
 /// As the cache rounds it.
-fn f16(x: f64) -> f64 {
+pub(crate) fn f16(x: f64) -> f64 {
     f16_to_f32(f32_to_f16(x as f32)) as f64
 }
 

@@ -1,5 +1,5 @@
 //! Code that tests of several crates share: [`models`] are small random ones of every architecture, written as files; [`definition`] computes
-//! in float64 what they have to; [`packed`] writes the packed form of a file from its description alone.
+//! in float64 what they have to; [`encoders`] and [`encoder_definition`] are the same of networks that make vectors of texts; [`packed`] writes the packed form of a file from its description alone.
 //!
 //! It depends on nothing that it is used to test but the GGUF writer and the conversions of numbers. It is optimised, as the programs of tests are
 //! not (`scripts/rustc_for_tests.sh`): the definition is most of what tests of models compute.
@@ -10,5 +10,7 @@
 )]
 
 pub mod definition;
+pub mod encoder_definition;
+pub mod encoders;
 pub mod models;
 pub mod packed;

@@ -919,23 +919,7 @@ impl Spec {
             b.f32(&key("final_logit_softcapping"), self.logit_cap);
         }
         if skip != "tokenizer" {
-            b.str("tokenizer.ggml.model", "llama");
-            let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
-            let mut types = vec![2, 3, 3];
-            for byte in 0..256.min(self.vocab - 3) {
-                tokens.push(format!("<0x{byte:02X}>"));
-                types.push(6);
-            }
-            while tokens.len() < self.vocab {
-                tokens.push(format!("w{}", tokens.len()));
-                types.push(1);
-            }
-            b.strs("tokenizer.ggml.tokens", &tokens);
-            b.f32s("tokenizer.ggml.scores", &vec![0.0; self.vocab]);
-            b.i32s("tokenizer.ggml.token_type", &types);
-            b.u32("tokenizer.ggml.bos_token_id", 1);
-            b.u32("tokenizer.ggml.eos_token_id", 2);
-            b.u32("tokenizer.ggml.unknown_token_id", 0);
+            add_tokenizer(&mut b, self.vocab);
         }
         b
     }
@@ -1062,12 +1046,39 @@ impl Spec {
     }
 }
 
+/// Adds a tokenizer of `vocab` tokens, those of bytes among them.
+pub(crate) fn add_tokenizer(b: &mut Builder, vocab: usize) {
+    b.str("tokenizer.ggml.model", "llama");
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
+    let mut types = vec![2, 3, 3];
+    for byte in 0..256.min(vocab - 3) {
+        tokens.push(format!("<0x{byte:02X}>"));
+        types.push(6);
+    }
+    while tokens.len() < vocab {
+        tokens.push(format!("w{}", tokens.len()));
+        types.push(1);
+    }
+    b.strs("tokenizer.ggml.tokens", &tokens);
+    b.f32s("tokenizer.ggml.scores", &vec![0.0; vocab]);
+    b.i32s("tokenizer.ggml.token_type", &types);
+    b.u32("tokenizer.ggml.bos_token_id", 1);
+    b.u32("tokenizer.ggml.eos_token_id", 2);
+    b.u32("tokenizer.ggml.unknown_token_id", 0);
+}
+
 pub fn kernel_type(ty: GgmlType) -> WeightType {
     WeightType::of(ty).unwrap()
 }
 
 /// Random weights of a scale that keeps activations near 1.
-fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random) -> Vec<u8> {
+pub(crate) fn fill(
+    ty: GgmlType,
+    name: &str,
+    shape: &[usize],
+    n: usize,
+    random: &mut Random,
+) -> Vec<u8> {
     // Rates of decay are negative.
     let vector = shape.len() == 1 || name.ends_with("ssm_a");
     let scale = if name == "token_embd.weight" {

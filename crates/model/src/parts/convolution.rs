@@ -69,6 +69,25 @@ impl Convolution {
         convolve(isa, out, &rows[..taps], filter);
     }
 
+    /// Computes token `i` of a text of `n` tokens into `out` `[channels]`, with the token in the middle of those that it looks at. Tokens
+    /// outside of the text add nothing.
+    pub(super) fn apply_centred(
+        &self,
+        isa: Isa,
+        inputs: Columns<'_>,
+        [i, n]: [usize; 2],
+        out: &mut [f32],
+    ) {
+        let (width, taps) = (self.channels, self.taps.len() / self.channels);
+        let middle = taps / 2;
+        let (first, end) = (middle.saturating_sub(i), taps.min(n - i + middle));
+        let row = |j: usize| inputs.of(i + (first + j).min(end - 1) - middle, width);
+        let rows: [&[f32]; MAX_TAPS] = std::array::from_fn(row);
+        let taps = &self.taps[first * width..end * width];
+        let filter = Filter { taps, bias: self.bias.as_deref(), silu: self.silu };
+        convolve(isa, out, &rows[..end - first], filter);
+    }
+
     /// Sets the state to the state after the last of a call's `n` tokens.
     pub(super) fn keep(&self, state: &mut [f32], inputs: Columns<'_>, n: usize) {
         let width = self.channels;

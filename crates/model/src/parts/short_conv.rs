@@ -1,5 +1,6 @@
 //! The short convolution of LFM2 (Liquid AI 2025): `out(C ⊙ conv(B ⊙ X))`, where B, C and X are projections of the input. The
-//! convolution has neither bias nor activation. Its state, in f32, is B ⊙ X of the last tokens.
+//! convolution has neither bias nor activation. Its state, in f32, is B ⊙ X of the last tokens. In encoders it is centred: it
+//! looks at as many tokens after the current one as before it, all of which are rows of the same step, and has no state.
 
 use std::ops::Range;
 
@@ -9,6 +10,7 @@ use alight_kernels::parallel::Rows;
 use super::convolution::{Columns, Convolution, MAX_TAPS};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
+use crate::parts::attention::AttentionSpec;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{MixerSpec, Part, PartSpec};
@@ -21,6 +23,8 @@ pub struct ShortConvSpec {
     pub channels: usize,
     /// Number of tokens that it looks at, including the current one.
     pub taps: usize,
+    /// True if the current one is in the middle of them, and not the last.
+    pub centred: bool,
 }
 
 impl ShortConvSpec {
@@ -29,10 +33,14 @@ impl ShortConvSpec {
     /// # Errors
     /// A size that no model can have.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<ShortConvSpec, SpecError> {
-        Ok(ShortConvSpec {
-            channels: keys.dimension("embedding_length", MAX_WIDTH)?,
-            taps: keys.dimension("shortconv.l_cache", MAX_TAPS)?,
-        })
+        let key = "shortconv.l_cache";
+        let taps = keys.dimension(key, MAX_TAPS)?;
+        let centred = keys.get::<bool>(AttentionSpec::CAUSAL)? == Some(false);
+        if centred && taps.is_multiple_of(2) {
+            return Err(keys.value(key, taps, "an odd number, whose middle is the token".into()));
+        }
+        let channels = keys.dimension("embedding_length", MAX_WIDTH)?;
+        Ok(ShortConvSpec { channels, taps, centred })
     }
 }
 
@@ -55,7 +63,15 @@ impl PartSpec for ShortConvSpec {
 impl MixerSpec for ShortConvSpec {
     /// Returns the f32 elements of its state: `[taps − 1, channels]`.
     fn state_len(&self) -> usize {
-        Convolution::state_len([self.taps, self.channels])
+        match self.centred {
+            false => Convolution::state_len([self.taps, self.channels]),
+            true => 0,
+        }
+    }
+
+    /// Returns true: rows of other tokens are needed even if they are not kept.
+    fn fills_cache(&self) -> bool {
+        true
     }
 }
 
@@ -116,11 +132,19 @@ impl Part for ShortConv {
         };
         step.compute.multiply([inputs.each_ref()], [outputs], &b.acts, &b.threads, Some(&gate));
         for span in b.batch.all_spans() {
-            let state = step.cache.state(step.layer, span.sequence);
             let (first, n) = (span.rows.start, span.rows.len());
             let inputs = Columns { rows: &b.q[first * width..], stride: width, first: 0 };
             let rows = [Rows::starting_at(&mut b.mixed, width, first)];
-            let (gates, before) = (&b.k[first * width..], &*state);
+            let gates = &b.k[first * width..];
+            if spec.centred {
+                step.compute.each_row(n, rows, &b.threads, &|i, [mixed], _| {
+                    self.convolution.apply_centred(isa, inputs, [i, n], mixed);
+                    mixed.iter_mut().zip(&gates[i * width..]).for_each(|(x, gate)| *x *= gate);
+                });
+                continue;
+            }
+            let state = step.cache.state(step.layer, span.sequence);
+            let before = &*state;
             step.compute.each_row(n, rows, &b.threads, &|i, [mixed], _| {
                 self.convolution.apply(isa, before, inputs, i, mixed);
                 mixed.iter_mut().zip(&gates[i * width..]).for_each(|(x, gate)| *x *= gate);
