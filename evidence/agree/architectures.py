@@ -145,6 +145,35 @@ NEMOTRON_H = Tiny("nemotron_h", "nemotron_h", head_dim=24, heads=4, eps=1e-5, ti
 NEMOTRON_H_MOE = Tiny("nemotron_h_moe", "nemotron_h_moe", head_dim=40, heads=4, eps=1e-5, tied=False, layout="mfaf", mamba=(6, 2, 32, 20, 4),
                       shared_ff=72, normed=True, weights_scale=1.7, qk_gain=3.0, **(MOE | dict(layers=4)))
 
+GEMMA = Tiny("gemma", "gemma", head_dim=40, heads=4, vocab=397)
+EXAONE = Tiny("exaone", "exaone", head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False)
+XVERSE = Tiny("xverse", "xverse", heads=6, kv_heads=6, tied=False)
+QWEN = Tiny("qwen", "qwen", heads=6, kv_heads=6, tied=False, biases=("attn_qkv",))
+CHATGLM = Tiny("chatglm", "chatglm", base=1e4, eps=1e-5, tied=False, biases=("attn_qkv",), rope_dims=8)
+ORION = Tiny("orion", "orion", eps=1e-5, tied=False, biases=NORMS)
+UNGATED = ("attn_output", "ffn_up", "ffn_down")
+NEMOTRON = Tiny("nemotron", "nemotron", eps=1e-5, tied=False, rope_dims=8, biases=NORMS)
+JAIS2 = Tiny("jais2", "jais2", eps=1e-5, tied=False, biases=(*QKV, *UNGATED, *NORMS))
+FUSED = ("attn_qkv", *UNGATED, *NORMS)
+GPT2 = Tiny("gpt2", "gpt2", heads=6, kv_heads=6, eps=1e-5, context=256, biases=FUSED)
+STARCODER = Tiny("starcoder", "starcoder", kv_heads=1, eps=1e-5, context=256, biases=FUSED)
+GPTNEOX = Tiny("gptneox", "gptneox", heads=6, kv_heads=6, eps=1e-5, tied=False, rope_dims=8, parallel=True, biases=FUSED)
+CODESHELL = Tiny("codeshell", "codeshell", eps=1e-5, tied=False, biases=FUSED)
+PHI2 = Tiny("phi 2", "phi2", heads=6, kv_heads=6, eps=1e-5, tied=False, rope_dims=8,
+            biases=("attn_qkv", *UNGATED, "attn_norm", "output_norm", "output"))
+MAMBA2 = Tiny("mamba2", "mamba2", layers=5, tied=False, layout="mmmmm", mamba=(6, 2, 32, 20, 4))
+DEEPSEEK = Tiny("deepseek", "deepseek", tied=False, leading=1, shared_ff=88, weights_scale=1.7, **(MOE | dict(layers=3)))
+DOTS1 = Tiny("dots1", "dots1", head_dim=40, heads=4, kv_heads=4, base=1e6, tied=False, qk_norm=True, qk_gain=2.0, leading=1, shared_ff=88, gating=2,
+             normed=True, weights_scale=1.7, **(MOE | dict(layers=3)))
+BAILINGMOE = Tiny("bailingmoe", "bailingmoe", tied=False, rope_dims=16, shared_ff=88, normed=True, **MOE)
+BAILINGMOE2 = Tiny("bailingmoe2", "bailingmoe2", heads=6, kv_heads=2, tied=False, qk_norm=True, qk_gain=2.0, rope_dims=8, leading=1, shared_ff=44,
+                   gating=2, normed=True, weights_scale=1.7, **(MOE | dict(layers=3)))
+HUNYUANMOE = Tiny("hunyuan-moe", "hunyuan-moe", head_dim=40, heads=4, eps=1e-5, qk_norm=True, qk_gain=2.0, shared_ff=72, ff=44, **MOE)
+ERNIEMOE = Tiny("ernie4_5-moe", "ernie4_5-moe", base=1e4, eps=1e-5, leading=1, interleave=2, shared_ff=72, **(MOE | dict(layers=4)))
+EXAONEMOE = Tiny("exaone-moe", "exaone-moe", layers=5, head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, leading=1,
+                 shared_ff=72, gating=2, normed=True, weights_scale=1.7, experts=7, used=3, expert_ff=44)
+MELLUM = Tiny("mellum", "mellum", layers=5, head_dim=40, heads=4, base=1e5, qk_norm=True, tied=False, window=12, scaling=("yarn", 4.0, 64), experts=7, used=3,
+              expert_ff=44)
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -337,6 +366,42 @@ CASES = [
      {"as of MiniCPM 1": dict(scales=None)}),
     (HUNYUAN, {"normed before they are rotated": dict(arch="qwen3")}),
     (other(HUNYUAN, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397), {"normed before": dict(arch="qwen3")}),
+    (GEMMA, {"another base": dict(base=1e3), "an embedding that is not scaled": dict(arch="exaone")}),
+    (EXAONE, {"interleaved rotary": dict(arch="llama")}),
+    (other(EXAONE, "rope_freqs", factors=True), {"no factors": dict(factors=False)}),
+    (XVERSE, {"NeoX rotary": dict(arch="exaone")}),
+    (QWEN, {"no bias": dict(biases=()), "another base": dict(base=1e3)}),
+    (CHATGLM, {"no bias": dict(biases=()), "whole heads rotated": dict(rope_dims=16)}),
+    (ORION, {f"none of {b}": dict(biases=tuple(a for a in NORMS if a != b)) for b in NORMS} | {"another base": dict(base=1e3)}),
+    (NEMOTRON, {f"none of {b}": dict(biases=tuple(a for a in NORMS if a != b)) for b in NORMS}
+     | {"whole heads rotated": dict(rope_dims=16), "GELU": dict(arch="starcoder2")}),
+    (JAIS2, {f"none of {b}": dict(biases=tuple(a for a in JAIS2.biases if a != b)) for b in JAIS2.biases if b != "attn_k"}),
+    (GPT2, {f"none of {b}": dict(biases=tuple(a for a in FUSED if a != b)) for b in FUSED} | {"no positions": dict(zero=("position_embd",))}),
+    (STARCODER, {"no positions": dict(zero=("position_embd",)), "other positions": dict(flipped=("position_embd",))}),
+    (GPTNEOX, {"one part after the other": dict(parallel=False), "whole heads rotated": dict(rope_dims=16)}),
+    (other(GPTNEOX, "one after the other", parallel=False), {"parallel": dict(parallel=True)}),
+    (CODESHELL, {f"none of {b}": dict(biases=tuple(a for a in FUSED if a != b)) for b in FUSED} | {"another base": dict(base=1e3)}),
+    (PHI2, {f"none of {b}": dict(biases=tuple(a for a in PHI2.biases if a != b)) for b in PHI2.biases} | {"whole heads rotated": dict(rope_dims=16)}),
+    (MAMBA2, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)),
+              "nothing past the states": dict(zero=("ssm_d",)), "norms reversed": dict(flipped=("ssm_norm",))}),
+    (DEEPSEEK, {"two experts": dict(used=2), "experts in another order": dict(rolled=1), "gate and up swapped": dict(swapped=True),
+                "no scale": dict(weights_scale=None), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (DOTS1, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (BAILINGMOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"weights not normalised": dict(normed=False), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (BAILINGMOE2, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",)),
+        "whole heads rotated": dict(rope_dims=16)}),
+    (HUNYUANMOE, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"no shared network": dict(zero=("ffn_down_shexp",))}),
+    (ERNIEMOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (EXAONEMOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "no scale": dict(weights_scale=None), "window of 13": dict(window=13), "another base": dict(base=1e3),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (MELLUM, WRONG | {"window of 13": dict(window=13), "not scaled": dict(scaling=None), "period of 3": dict(pattern=3)}),
 ]
 # In capitals a type by the `gguf` package, else a name that `alight quantize` knows.
 SMALLER = [

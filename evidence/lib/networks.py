@@ -20,9 +20,10 @@ LATENT = ("deepseek2", "mistral4")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe", "qwen3next")
 # Their experts are chosen with a bias, which has no matrix.
-CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe", *LATENT), ("exp_probs_b",)
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe", "bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe",
+                               *LATENT), ("exp_probs_b",)
 # Whose files say how many experts a network for all tokens is as wide as.
-SHARED_COUNTED = ("glm4moe", *LATENT)
+SHARED_COUNTED = ("glm4moe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", *LATENT)
 # Of whose layers each is a mixer or a feed-forward part.
 ONE_PART = ("nemotron_h", "nemotron_h_moe")
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
@@ -43,14 +44,18 @@ LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
 ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_norm", "altup_router", "altup_predict", "altup_correct")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
-FUSED_QKV, FUSED_UP = ("phi3",), ("phi3", "glm4")
+FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "qwen", "bailingmoe2", "chatglm")
+FUSED_UP = ("phi3", "glm4", "chatglm")
+# Whose positions have an embedding each.
+POSITIONED = ("gpt2", "starcoder")
 # Whose norms are LayerNorm.
-LAYER_NORMED = ("phimoe", "starcoder2", "stablelm", "command-r", "cohere2")
+LAYER_NORMED = ("phimoe", "starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "orion", "nemotron", "jais2")
 # Whose files have the key of LayerNorm's epsilon.
 EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_PART)
 # Whose feed-forward parts have no gate, and whose feed-forward parts take what attention takes. (Of stablelm those whose heads
 # are normed are parallel.)
-UNGATED, PARALLEL = ("starcoder2", "arcee", *ONE_PART), ("command-r", "cohere2")
+UNGATED = ("starcoder2", "arcee", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "nemotron", "jais2", *ONE_PART)
+PARALLEL = ("command-r", "cohere2", "phi2")
 # Whose layers have norms of inputs and of outputs.
 SANDWICHES = ("glm4",)
 # Whose layers norm what their parts put out, and not what they take in.
@@ -65,7 +70,7 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
            delta: tuple = (), local: tuple = (), leading: int = 0, layout: str = "", short_conv: int = 0,
-           mamba: tuple = (), latent: tuple = (), interleave: int = 0, latent_experts: int = 0) -> dict[str, tuple]:
+           mamba: tuple = (), latent: tuple = (), interleave: int = 0, latent_experts: int = 0, context: int = 0) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
@@ -95,7 +100,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
         layer = {name: shape for name, shape in layer.items() if name not in QKV}
     if latent:
         layer = latent_attention(layer, embd, heads, *latent)
-    out = {"token_embd.weight": (vocab, embd)}
+    out = {"token_embd.weight": (vocab, embd)} | ({"position_embd.weight": (context, embd)} if arch in POSITIONED else {})
     for i in range(layers):
         here = layer | (dense if i < leading or interleave and (i + 1) % interleave else feed_forward) | after
         if local:
@@ -106,6 +111,8 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
             here = instead_of_attention(here, short_convolution(embd, short_conv) if layout[i] == "c" else mamba2(embd, *mamba))
         if arch == "gemma3n":
             here = here | gemma3n_layer(embd)
+        if arch == "mamba2":
+            here = {"attn_norm": (embd,)} | mamba2(embd, *mamba)
         if arch in ONE_PART:
             here = one_part(here, feed_forward, layout[i])
         for name, shape in here.items():

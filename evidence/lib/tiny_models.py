@@ -107,6 +107,8 @@ class Tiny:
     scales: tuple | None = None
     # Factors of long and of short sequences: the longest that is short, and what cosines and sines are multiplied by.
     long_context: tuple = ()
+    # Whether both parts of a layer take the same residual stream, where the file says it.
+    parallel: bool | None = None
     # A factor on the logits.
     logit_scale: float | None = None
     # (type, factor, original context[, YaRN's magnitude])
@@ -131,7 +133,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts")
+    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
@@ -153,6 +155,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) * 2.0
         elif what == "ssm_d":
             weights = random.uniform(0.4, 1.6, shape)
+        elif part == "position_embd":
+            weights = random.standard_normal(shape) * 0.5
         elif len(shape) == 1 or part.endswith("_norm"):
             weights = random.uniform(0.4, 1.6, shape)
             if part == "attn_q_norm" and m.arch in ("gemma3n", "gemma4"):
@@ -239,6 +243,8 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         original, magnitude = m.long_context
         w.add_rope_scaling_orig_ctx_len(original)
         w.add_rope_scaling_attn_factors(magnitude)
+    if m.parallel is not None:
+        w.add_parallel_residual(m.parallel)
     if m.logit_scale is not None:
         w.add_logit_scale(m.logit_scale)
     if m.experts:

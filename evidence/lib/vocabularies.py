@@ -170,7 +170,7 @@ def add_sizes(w: gguf.GGUFWriter, m) -> None:
     w.add_context_length(m.context)
     w.add_embedding_length(m.embd)
     layout = getattr(m, "layout", "")
-    w.add_feed_forward_length([m.ff * (kind == "f") for kind in layout] if "f" in layout else m.ff)
+    w.add_feed_forward_length([m.ff * (kind == "f") for kind in layout] if "f" in layout else m.ff * (2 if m.arch == "qwen" else 1))
     w.add_head_count(m.heads)
     w.add_head_count_kv([m.kv_heads * (kind == "a") for kind in layout] or m.kv_heads)
     w.add_rope_freq_base(m.base)

@@ -1,8 +1,9 @@
-//! The common parts of the Gemmas: norms on both sides of attention and feed-forward, a scaled embedding, GELU, NeoX rotary
+//! `gemma`: the first Gemma, with a scaled embedding, GELU, and NeoX rotary pairs. And the common parts of the later Gemmas: norms on both sides of attention and feed-forward, a scaled embedding, GELU, NeoX rotary
 //! pairs, soft caps, and layers with a sliding window between layers without one.
 
 use alight_kernels::rope::{RopePairing, RopeParams};
 
+use super::Architecture;
 use crate::keys::Keys;
 use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
@@ -11,7 +12,19 @@ use crate::spec::sizes::Sizes;
 use crate::spec::window::{set_windows, window, windowed_layers};
 use crate::spec::{ModelSpec, Norms, QkNorm};
 
-/// The differences between the Gemmas.
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gemma", read: first };
+
+fn first(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let attention = AttentionSpec { pairing: RopePairing::NeoX, ..AttentionSpec::read(keys)? };
+    let dense = DenseSpec { activation: Activation::GeluTanh, ..DenseSpec::read(keys)? };
+    let rope = crate::spec::rope::rope(keys, attention.key_dim, sizes.context)?;
+    let mut spec = sizes.uniform(keys, attention, dense, rope);
+    spec.embedding_scale = (spec.hidden_size as f32).sqrt();
+    Ok(spec)
+}
+
+/// The differences between the later Gemmas.
 pub(super) struct Gemma {
     /// The number of layers of the one size whose factor on q·k follows from the hidden size instead of the head's length. No key
     /// states this: llama.cpp uses the number of layers too.

@@ -1,13 +1,20 @@
 //! The architectures: one file each, and one line here that registers it.
 
 mod arcee;
+mod bailingmoe;
 mod bert;
+mod chatglm;
 mod cohere2;
 mod command_r;
+mod deepseek;
 mod deepseek2;
+mod dots1;
 mod encoders;
 mod ernie4_5;
+mod ernie4_5_moe;
+mod exaone;
 mod exaone4;
+mod exaone_moe;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -15,25 +22,33 @@ mod gemma3n;
 mod gemma4;
 mod glm4;
 mod glm4moe;
+mod gpt2;
 mod gpt_oss;
+mod gptneox;
 mod granite;
 mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
+mod hunyuan_moe;
 mod internlm2;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mamba2;
+mod mellum;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
 mod modern_bert;
+mod nemotron;
 mod nemotron_h;
 mod olmo2;
 mod olmoe;
+mod orion;
 mod phi3;
 mod phimoe;
+mod qwen;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -47,12 +62,13 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod xverse;
 
 use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 56] = [
+const ALL: [&Architecture; 78] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -109,6 +125,28 @@ const ALL: [&Architecture; 56] = [
     &encoders::LLAMA_EMBED,
     &encoders::NEO_BERT,
     &encoders::GEMMA,
+    &gemma::ARCHITECTURE,
+    &bailingmoe::ARCHITECTURE,
+    &bailingmoe::SECOND,
+    &chatglm::ARCHITECTURE,
+    &deepseek::ARCHITECTURE,
+    &dots1::ARCHITECTURE,
+    &ernie4_5_moe::ARCHITECTURE,
+    &exaone::ARCHITECTURE,
+    &exaone_moe::ARCHITECTURE,
+    &gpt2::ARCHITECTURE,
+    &gpt2::STARCODER,
+    &gptneox::ARCHITECTURE,
+    &gptneox::CODESHELL,
+    &gptneox::PHI2,
+    &hunyuan_moe::ARCHITECTURE,
+    &mamba2::ARCHITECTURE,
+    &mellum::ARCHITECTURE,
+    &nemotron::ARCHITECTURE,
+    &nemotron::JAIS2,
+    &orion::ARCHITECTURE,
+    &qwen::ARCHITECTURE,
+    &xverse::ARCHITECTURE,
 ];
 
 /// A family of networks.

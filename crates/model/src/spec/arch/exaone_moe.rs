@@ -1,0 +1,30 @@
+//! `exaone-moe`: queries and keys are normed per head; three out of four layers have a sliding window, and only those are rotated; after leading dense layers
+//! a mixture of experts with a shared one, chosen by the function that the file states, with a bias that affects only the choice (LG's K-EXAONE).
+
+use super::{Architecture, qwen3};
+use crate::keys::Keys;
+use crate::keys::SpecError;
+use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
+use crate::spec::ModelSpec;
+use crate::spec::window::{window, windowed_layers};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "exaone-moe", read };
+
+/// Positions of the window, if the file does not state it.
+const WINDOW: usize = 128;
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut experts = ExpertsSpec::read(keys, false)?;
+    let width = keys.width_or_none(SHARED_WIDTH)?.unwrap_or(experts.intermediate_size);
+    experts.shared = Some(SharedExpert { intermediate_size: width, gated: false });
+    let mut spec = qwen3::read_with(keys, experts)?;
+    spec.put_dense_before_experts(keys)?;
+    if let Some(window) = window(keys, WINDOW)? {
+        let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
+        for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
+            attention.mask = attention.mask.with_window(windowed.then_some(window));
+            attention.rope = attention.rope.filter(|_| windowed);
+        }
+    }
+    Ok(spec)
+}
