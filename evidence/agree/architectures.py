@@ -169,7 +169,7 @@ BAILINGMOE = Tiny("bailingmoe", "bailingmoe", tied=False, rope_dims=16, shared_f
 BAILINGMOE2 = Tiny("bailingmoe2", "bailingmoe2", heads=6, kv_heads=2, tied=False, qk_norm=True, qk_gain=2.0, rope_dims=8, leading=1, shared_ff=44,
                    gating=2, normed=True, weights_scale=1.7, **(MOE | dict(layers=3)))
 HUNYUANMOE = Tiny("hunyuan-moe", "hunyuan-moe", head_dim=40, heads=4, eps=1e-5, qk_norm=True, qk_gain=2.0, shared_ff=72, ff=44, **MOE)
-ERNIEMOE = Tiny("ernie4_5-moe", "ernie4_5-moe", base=1e4, eps=1e-5, leading=1, interleave=2, shared_ff=72, **(MOE | dict(layers=4)))
+ERNIEMOE = Tiny("ernie4_5-moe", "ernie4_5-moe", base=1e4, eps=1e-5, leading=1, interleave=1, shared_ff=72, **(MOE | dict(layers=3)))
 EXAONEMOE = Tiny("exaone-moe", "exaone-moe", layers=5, head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, leading=1,
                  shared_ff=72, gating=2, normed=True, weights_scale=1.7, experts=7, used=3, expert_ff=44)
 MELLUM = Tiny("mellum", "mellum", layers=5, head_dim=40, heads=4, base=1e5, qk_norm=True, tied=False, window=12, scaling=("yarn", 4.0, 64), experts=7, used=3,

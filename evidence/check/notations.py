@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -185,7 +186,7 @@ def request(protocol: str, case: Case, number: int, steps: int, stream: bool) ->
     if case.cut:
         asked = asked | {"max_tokens": steps // 2}
     shown = tools(asked, protocol)
-    choice, most, schema = asked.get("tool_choice"), asked.get("max_tokens", 900), asked.get("schema")
+    choice, most, schema = asked.get("tool_choice"), asked.get("max_tokens", max(900, steps + 100)), asked.get("schema")
     if protocol == "responses":
         body = {"input": prompt, "max_output_tokens": most, "stream": stream, "temperature": 0}
         if choice:
@@ -210,7 +211,7 @@ def request(protocol: str, case: Case, number: int, steps: int, stream: bool) ->
         elif schema:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}}
     if asked.get("think"):
-        wishes = {"ollama": {"think": True}, "messages": {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1100}}
+        wishes = {"ollama": {"think": True}, "messages": {"thinking": {"type": "enabled", "budget_tokens": 1024 + steps}, "max_tokens": 1100 + steps}}
         body |= wishes.get(protocol, {"chat_template_kwargs": {"enable_thinking": True}})
     if protocol in ("chat", "responses") and "parallel_tool_calls" in asked:
         body["parallel_tool_calls"] = asked["parallel_tool_calls"]
@@ -445,8 +446,9 @@ def family_checks(family: Family, args, folder: Path, turn: int) -> tuple[Checks
 
 
 def cut_for(case: Case, specials: dict[str, str], longest: int, seed: int) -> list:
-    """The steps of a case's script, with its own end."""
-    return [*scripted.steps(case.written, list(specials), longest, seed), case.end]
+    """The steps of a case's script, with its own end. No token has the end of an answer of a schema and what follows it: none is allowed."""
+    parts = re.split(r"(?<=\})(?=\s*</)", case.written) if case.asked.get("schema") else [case.written]
+    return [*(step for part in parts for step in scripted.steps(part, list(specials), longest, seed)), case.end]
 
 
 def opens(source: str, family: Family) -> bool:

@@ -276,6 +276,30 @@ fn thinking_that_the_template_cannot_turn_off_ends_at_once() {
     assert_eq!(answer(&["--no-thinking"]), ("Yes.".to_owned(), json!(2)));
 }
 
+/// The marks between thinking and answer may be cut anywhere, and the answer may begin in the token that ends them.
+#[test]
+fn an_answer_is_held_after_marks_that_tokens_divide() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = write(folder.path(), "template", "{{ messages[-1].content }}<think>");
+    let think = ("<think>", OWN);
+    let cut: [&[(&str, i32)]; 6] = [
+        &[think, ("So </think>\n<res", TEXT), ("ponse>", TEXT), ("No.", TEXT), ("Yes.", TEXT)],
+        &[think, ("So </think>", TEXT), ("\n<res", TEXT), ("ponse>\n", TEXT), ("Yes.", TEXT)],
+        &[think, ("So </think>\n<response>Ye", TEXT), ("No.", TEXT), ("s.", TEXT)],
+        &[think, ("So </think>\n<respo", TEXT), ("nse>\nYe", TEXT), ("No.", TEXT), ("s.", TEXT)],
+        &[think, ("So </think>", TEXT), ("\nYe", TEXT), ("No.", TEXT), ("s.", TEXT)],
+        &[think, ("So </think> Ye", TEXT), ("No.", TEXT), ("s.", TEXT)],
+    ];
+    for said in cut {
+        let model = said::model(folder.path(), said, 0);
+        let args = ["run", &model, "a", "--temp", "0", "--json", "--chat-template-file", &template];
+        let held = [&args[..], &["--tool-format", "chatml", "--grammar", "root ::= \"Yes.\""]];
+        let done = alight(&held.concat()).succeeds();
+        let line: Value = serde_json::from_str(&done.stdout).unwrap();
+        assert_eq!((&line["thinking"], &line["answer"]), (&json!("So "), &json!("Yes.")), "{line}");
+    }
+}
+
 /// A prompt that opens thinking, by a template without a switch for it: the answer is held from where that ends, by this command, in its
 /// chat, in its record, and by the server.
 #[test]

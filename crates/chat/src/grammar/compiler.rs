@@ -197,6 +197,14 @@ impl Grammar {
         self.matcher.validate_tokens(&[token]).is_ok_and(|taken| taken == 1)
     }
 
+    /// True if a text may come next.
+    pub(super) fn takes_text(&mut self, text: &[u8]) -> bool {
+        let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
+            return false;
+        };
+        self.matcher.validate_tokens(&tokens).is_ok_and(|taken| taken == tokens.len())
+    }
+
     pub(super) fn accept(&mut self, token: u32) {
         // If it fails, so does the next mask.
         let _ = self.matcher.consume_token(token);

@@ -66,6 +66,10 @@ impl Grammar {
         match self.0 {}
     }
 
+    pub(super) fn takes_text(&mut self, _: &[u8]) -> bool {
+        match self.0 {}
+    }
+
     pub(super) fn accept(&mut self, _: u32) {
         match self.0 {}
     }

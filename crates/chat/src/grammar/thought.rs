@@ -59,7 +59,9 @@ impl Thought {
                     for id in 0..tokenizer.vocab_size() as u32 {
                         text.clear();
                         tokenizer.decode_special(id, &mut text);
-                        if !text.is_empty() && self.goes_on_with(&text) {
+                        let mut begins =
+                            || self.answer_in(&text).filter(|answer| grammar.takes_text(answer));
+                        if !text.is_empty() && (self.goes_on_with(&text) || begins().is_some()) {
                             mask.allow(id);
                         }
                     }
@@ -73,14 +75,8 @@ impl Thought {
     pub(super) fn accept(&mut self, token: u32, grammar: &mut Grammar) {
         match self.place {
             Place::Thinking => {
-                let Some(rest) = self.think(token) else { return };
-                let answer = rest.trim_ascii_start();
-                if answer.is_empty() {
-                    (self.place, self.seen) = (Place::Between, rest);
-                } else {
-                    self.place = Place::Answer;
-                    // If it fails, so does the next mask.
-                    grammar.accept_text(answer);
+                if let Some(rest) = self.think(token) {
+                    self.end_thinking(rest, grammar);
                 }
             }
             Place::Between => {
@@ -90,13 +86,33 @@ impl Thought {
                 let begins = !self.is_in_mark() && grammar.takes(token);
                 if !begins && self.goes_on_with(&text) {
                     self.seen.extend(text);
-                } else {
-                    self.place = Place::Answer;
-                    grammar.accept(token);
+                    return;
+                }
+                self.place = Place::Answer;
+                match self.answer_in(&text).filter(|_| !begins) {
+                    Some(answer) => drop(grammar.accept_text(&answer)),
+                    None => grammar.accept(token),
                 }
             }
             Place::Answer => grammar.accept(token),
         }
+    }
+
+    /// Takes the text that follows the thinking in the token that ends it: blanks, a mark or its beginning, an answer's beginning.
+    fn end_thinking(&mut self, rest: Vec<u8>, grammar: &mut Grammar) {
+        let mut answer = rest.trim_ascii_start();
+        self.seen.clear();
+        if answer.is_empty() || !grammar.takes_text(answer) {
+            if self.goes_on_with(&rest) {
+                (self.place, self.seen) = (Place::Between, rest);
+                return;
+            }
+            let after = self.opens.iter().find_map(|open| answer.strip_prefix(*open));
+            answer = after.map_or(answer, <[u8]>::trim_ascii_start);
+        }
+        self.place = Place::Answer;
+        // If it fails, so does the next mask.
+        grammar.accept_text(answer);
     }
 
     /// Takes a token of the thinking. Returns the text after the mark if the token completes it.
@@ -110,6 +126,19 @@ impl Thought {
         let past = self.seen.len().saturating_sub(self.close.len());
         self.seen.drain(..past);
         None
+    }
+
+    /// Returns the beginning of the answer in a token whose text begins with what comes before it: blanks, or the rest of a mark.
+    fn answer_in(&self, more: &[u8]) -> Option<Vec<u8>> {
+        let text = [&self.seen, more].concat();
+        let rest = text.trim_ascii_start();
+        let answer = match self.opens.iter().find_map(|open| rest.strip_prefix(*open)) {
+            Some(after) => after.trim_ascii_start(),
+            None if self.is_in_mark() => return None,
+            None => rest,
+        };
+        let is_part = !answer.is_empty() && answer.len() < more.len();
+        (is_part && text.len() - rest.len() <= MAX_BLANKS).then(|| answer.to_vec())
     }
 
     /// True if the text between thinking and answer ends within a mark.
