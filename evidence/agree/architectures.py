@@ -161,6 +161,10 @@ GPTNEOX = Tiny("gptneox", "gptneox", heads=6, kv_heads=6, eps=1e-5, tied=False, 
 CODESHELL = Tiny("codeshell", "codeshell", eps=1e-5, tied=False, biases=FUSED)
 PHI2 = Tiny("phi 2", "phi2", heads=6, kv_heads=6, eps=1e-5, tied=False, rope_dims=8,
             biases=("attn_qkv", *UNGATED, "attn_norm", "output_norm", "output"))
+FALCON = Tiny("falcon", "falcon", kv_heads=1, eps=1e-5, biases=("attn_norm", "output_norm"))
+MAINCODER = Tiny("maincoder", "maincoder", head_dim=40, heads=4, eps=1e-5, qk_norm=True, qk_gain=2.0)
+PANGU = Tiny("pangu-embedded", "pangu-embedded", head_dim=40, heads=4, eps=1e-5, biases=(*QKV, "attn_output"))
+PLAMO = Tiny("plamo", "plamo", eps=1e-5, tied=False)
 MAMBA2 = Tiny("mamba2", "mamba2", layers=5, tied=False, layout="mmmmm", mamba=(6, 2, 32, 20, 4))
 DEEPSEEK = Tiny("deepseek", "deepseek", tied=False, leading=1, shared_ff=88, weights_scale=1.7, **(MOE | dict(layers=3)))
 DOTS1 = Tiny("dots1", "dots1", head_dim=40, heads=4, kv_heads=4, base=1e6, tied=False, qk_norm=True, qk_gain=2.0, leading=1, shared_ff=88, gating=2,
@@ -382,6 +386,12 @@ CASES = [
     (other(GPTNEOX, "one after the other", parallel=False), {"parallel": dict(parallel=True)}),
     (CODESHELL, {f"none of {b}": dict(biases=tuple(a for a in FUSED if a != b)) for b in FUSED} | {"another base": dict(base=1e3)}),
     (PHI2, {f"none of {b}": dict(biases=tuple(a for a in PHI2.biases if a != b)) for b in PHI2.biases} | {"whole heads rotated": dict(rope_dims=16)}),
+    (FALCON, {"none of attn_norm": dict(biases=("output_norm",)), "another base": dict(base=1e3)}),
+    (other(FALCON, "40B's norms", two_norms=True, kv_heads=2), {"another norm of attention": dict(flipped=("attn_norm_2",))}),
+    (MAINCODER, {"not normed": dict(arch="llama", qk_norm=False), "another base": dict(base=1e3)}),
+    (PANGU, {f"none of {b}": dict(biases=tuple(a for a in PANGU.biases if a != b)) for b in PANGU.biases if b != "attn_k"}
+     | {"interleaved rotary": dict(arch="llama")}),
+    (PLAMO, {"another base": dict(base=1e3), "interleaved rotary": dict(rope_dims=8)}),
     (MAMBA2, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)),
               "nothing past the states": dict(zero=("ssm_d",)), "norms reversed": dict(flipped=("ssm_norm",))}),
     (DEEPSEEK, {"two experts": dict(used=2), "experts in another order": dict(rolled=1), "gate and up swapped": dict(swapped=True),

@@ -44,18 +44,18 @@ LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
 ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_norm", "altup_router", "altup_predict", "altup_correct")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
-FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "qwen", "bailingmoe2", "chatglm")
+FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "qwen", "bailingmoe2", "chatglm")
 FUSED_UP = ("phi3", "glm4", "chatglm")
 # Whose positions have an embedding each.
 POSITIONED = ("gpt2", "starcoder")
 # Whose norms are LayerNorm.
-LAYER_NORMED = ("phimoe", "starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "orion", "nemotron", "jais2")
+LAYER_NORMED = ("phimoe", "starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "orion", "nemotron", "jais2")
 # Whose files have the key of LayerNorm's epsilon.
 EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_PART)
 # Whose feed-forward parts have no gate, and whose feed-forward parts take what attention takes. (Of stablelm those whose heads
 # are normed are parallel.)
-UNGATED = ("starcoder2", "arcee", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "nemotron", "jais2", *ONE_PART)
-PARALLEL = ("command-r", "cohere2", "phi2")
+UNGATED = ("starcoder2", "arcee", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "nemotron", "jais2", *ONE_PART)
+PARALLEL = ("command-r", "cohere2", "phi2", "falcon", "plamo")
 # Whose layers have norms of inputs and of outputs.
 SANDWICHES = ("glm4",)
 # Whose layers norm what their parts put out, and not what they take in.
@@ -70,7 +70,7 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
            delta: tuple = (), local: tuple = (), leading: int = 0, layout: str = "", short_conv: int = 0,
-           mamba: tuple = (), latent: tuple = (), interleave: int = 0, latent_experts: int = 0, context: int = 0) -> dict[str, tuple]:
+           mamba: tuple = (), latent: tuple = (), interleave: int = 0, latent_experts: int = 0, context: int = 0, two_norms: bool = False) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
@@ -90,6 +90,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     layer |= {"attn_sinks": (heads,)} if arch in SINKS else {}
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
     layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs and not parallel else {}
+    layer |= {"attn_norm_2": (embd,)} if two_norms else {}
     gate_up = {"ffn_up": (2 * ff, embd)} if arch in FUSED_UP else {"ffn_gate": (ff, embd), "ffn_up": (ff, embd)}
     gate_up = {"ffn_up": (ff, embd)} if arch in UNGATED else gate_up
     dense = gate_up | {"ffn_down": (embd, ff)}

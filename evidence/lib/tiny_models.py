@@ -107,6 +107,8 @@ class Tiny:
     scales: tuple | None = None
     # Factors of long and of short sequences: the longest that is short, and what cosines and sines are multiplied by.
     long_context: tuple = ()
+    # Whether attention has a norm beside the other part's, which is falcon's.
+    two_norms: bool = False
     # Whether both parts of a layer take the same residual stream, where the file says it.
     parallel: bool | None = None
     # A factor on the logits.
@@ -133,7 +135,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context")
+    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context", "two_norms")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)

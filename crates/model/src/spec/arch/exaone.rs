@@ -1,4 +1,5 @@
-//! `exaone`: like `llama`, with NeoX rotary pairs (LG's EXAONE 3, 3.5 and Deep).
+//! `exaone`: like `llama`, with NeoX rotary pairs (LG's EXAONE 3, 3.5 and Deep). `pangu-embedded`: the same, with biases (Huawei's openPangu Embedded).
+//! `plamo`: the same, and both parts of a layer take what one norm puts out (Preferred Networks' PLaMo 13B).
 
 use alight_kernels::rope::RopePairing;
 
@@ -7,11 +8,23 @@ use crate::keys::Keys;
 use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
-use crate::spec::ModelSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
+use crate::spec::{ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "exaone", read };
+
+pub(super) const PANGU: Architecture = Architecture { name: "pangu-embedded", read };
+
+pub(super) const PLAMO: Architecture = Architecture { name: "plamo", read: parallel };
+
+fn parallel(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = read(keys)?;
+    for layer in &mut spec.layers {
+        (layer.norms, layer.parallel) = (Norms::SHARED, true);
+    }
+    Ok(spec)
+}
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;

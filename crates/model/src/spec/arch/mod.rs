@@ -35,6 +35,7 @@ mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod maincoder;
 mod mamba2;
 mod mellum;
 mod minicpm;
@@ -68,7 +69,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 78] = [
+const ALL: [&Architecture; 82] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -133,13 +134,17 @@ const ALL: [&Architecture; 78] = [
     &dots1::ARCHITECTURE,
     &ernie4_5_moe::ARCHITECTURE,
     &exaone::ARCHITECTURE,
+    &exaone::PANGU,
+    &exaone::PLAMO,
     &exaone_moe::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gpt2::STARCODER,
     &gptneox::ARCHITECTURE,
     &gptneox::CODESHELL,
     &gptneox::PHI2,
+    &gptneox::FALCON,
     &hunyuan_moe::ARCHITECTURE,
+    &maincoder::ARCHITECTURE,
     &mamba2::ARCHITECTURE,
     &mellum::ARCHITECTURE,
     &nemotron::ARCHITECTURE,
