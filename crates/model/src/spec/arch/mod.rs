@@ -47,12 +47,13 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod t5encoder;
 
 use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 56] = [
+const ALL: [&Architecture; 58] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -101,6 +102,7 @@ const ALL: [&Architecture; 56] = [
     &nemotron_h::ARCHITECTURE,
     &nemotron_h::MIXTURE,
     &bert::ARCHITECTURE,
+    &bert::JINA_V2,
     &bert::JINA_V3,
     &bert::NOMIC,
     &bert::NOMIC_MOE,
@@ -109,6 +111,7 @@ const ALL: [&Architecture; 56] = [
     &encoders::LLAMA_EMBED,
     &encoders::NEO_BERT,
     &encoders::GEMMA,
+    &t5encoder::ARCHITECTURE,
 ];
 
 /// A family of networks.
