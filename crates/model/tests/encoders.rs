@@ -73,9 +73,13 @@ fn apart(found: &[f32], expected: &[f32]) -> f64 {
 /// What an encoder of each architecture could do wrong.
 fn mistakes(spec: &Encoder) -> Vec<Mistake> {
     let mut all = vec![Mistake::Causal];
-    let gelu = ["bert", "nomic-bert-moe", "jina-bert-v3", "modern-bert"];
+    let gelu = ["bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert"];
     match spec.arch {
         "bert" => all.push(Mistake::LaterPositions),
+        "jina-bert-v2" => {
+            all.extend([Mistake::NoBias, Mistake::OneNorm, Mistake::NormedHeads]);
+        }
+        "t5encoder" => all.extend([Mistake::NoBias, Mistake::OtherSide]),
         _ => all.push(Mistake::OtherPairs),
     }
     if gelu.contains(&spec.arch) {
@@ -209,6 +213,8 @@ fn a_text_has_the_same_bits_alone_and_in_company() {
         Encoder::gemma_embedding(),
         Encoder::lfm2(),
         Encoder::qwen3(),
+        Encoder::jina_bert_v2(),
+        Encoder::t5encoder(),
         moe,
     ] {
         let path = spec.write(folder.path()).0;
