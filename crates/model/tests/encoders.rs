@@ -118,13 +118,15 @@ fn states_are_those_of_the_definition_and_mistakes_are_seen() {
             narrow(states.map(|state| definition.projected(state)))
         };
         let expected = texts.each_ref().map(|text| of(&definition, text));
+        // Scores that are not scaled make more of a key's rounding.
+        let tolerance = if spec.arch == "t5encoder" { 4.0 * TOLERANCE } else { TOLERANCE };
         let mut off = [0.0; 4];
         for isa in Isa::available() {
             let model = open(&path, models::threads(), isa);
             let found = vectors(&model, 512, &texts, Pooling::None);
             for (off, (found, expected)) in off.iter_mut().zip(found.iter().zip(&expected)) {
                 *off = apart(found, expected);
-                assert!(*off <= TOLERANCE, "{isa}, {}: {off:e}", spec.arch);
+                assert!(*off <= tolerance, "{isa}, {}: {off:e}", spec.arch);
             }
         }
         eprintln!("{}: {off:?}", spec.arch);
