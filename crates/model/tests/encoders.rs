@@ -70,7 +70,7 @@ fn apart(found: &[f32], expected: &[f32]) -> f64 {
     (off / expected.iter().map(|x| squares(*x)).sum::<f64>()).sqrt()
 }
 
-/// What an encoder of each architecture could do wrong.
+/// The mistakes that an encoder of each architecture could make.
 fn mistakes(spec: &Encoder) -> Vec<Mistake> {
     let mut all = vec![Mistake::Causal];
     let gelu = ["bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert"];

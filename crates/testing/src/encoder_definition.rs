@@ -1,4 +1,4 @@
-//! What encoders compute, in float64, written down from the definition of each architecture by those who made it. Keys and values are rounded to f16,
+//! Encoders in float64, written down from the definition of each architecture by those who made it. Keys and values are rounded to f16,
 //! as the cache does; everything else in it is exact.
 
 use std::collections::HashMap;
@@ -155,7 +155,7 @@ impl Definition<'_> {
         }
     }
 
-    /// What is added to the score of a head for a key at a distance.
+    /// The bias of the score of a head for a key at a distance.
     fn bias(&self, head: usize, distance: isize) -> f64 {
         let away = distance.unsigned_abs() as f64;
         match self.spec.arch {

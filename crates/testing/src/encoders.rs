@@ -222,7 +222,7 @@ impl Encoder {
         self.is_bert() && self.arch != "nomic-bert"
     }
 
-    /// What the names of layers' tensors begin with.
+    /// The beginning of the names of layers' tensors.
     pub fn prefix(&self) -> &'static str {
         if self.arch == "t5encoder" { "enc.blk" } else { "blk" }
     }

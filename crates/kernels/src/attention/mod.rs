@@ -498,7 +498,7 @@ pub struct Tile<'a> {
     pub heads: Range<usize>,
     /// The sink of each of them.
     pub sinks: Option<&'a [f32]>,
-    /// What is added to the scores of each of them.
+    /// Biases of the scores of each of them.
     pub bias: Option<RelativeBias<'a>>,
     /// Indices into the batch.
     pub tokens: Range<usize>,

@@ -43,7 +43,7 @@ struct RunningRows<'a> {
     m: *mut f32,
     l: *mut f32,
     ml_stride: usize,
-    /// What is added to the scores of the rows of a token.
+    /// Biases of the scores of the rows of a token.
     bias: Option<RelativeBias<'a>>,
     /// `[2][PANEL][BLOCK]`: scores, which become weights; and where values have scales, the weights multiplied by them.
     scores: *mut f32,

@@ -43,7 +43,7 @@ pub struct Attend<'a> {
     pub group: usize,
     /// The sink of each query head, if they have any.
     pub sinks: Option<&'a [f32]>,
-    /// What is added to the scores of each query head. Decode rows have none.
+    /// Biases of the scores of each query head. Decode rows have none.
     pub bias: Option<RelativeBias<'a>>,
     /// The position of the first token.
     pub pos: usize,

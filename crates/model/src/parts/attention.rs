@@ -45,9 +45,9 @@ pub struct AttentionSpec {
     pub rope: Option<usize>,
     /// The elements of a head that are rotated together.
     pub pairing: RopePairing,
-    /// What is added to scores by the distance of two positions.
+    /// Biases of scores by the distance of two positions.
     pub bias: Option<ScoreBias>,
-    /// The number of positions of the longest text, if the biases of scores are known for so many.
+    /// The number of positions of the longest text, where scores have biases: these are made in advance.
     pub reach: Option<usize>,
     /// The elements of queries and keys that are normed together.
     pub qk_norm: QkNorm,

@@ -4,7 +4,7 @@ use alight_kernels::attention::RelativeBias;
 
 use crate::tensors::{LayerFinder, WeightError};
 
-/// What is added to scores, in networks that see positions by it alone.
+/// Biases of scores, in networks that see positions by them alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScoreBias {
     /// A distance times a negative slope, which each head has its own of (ALiBi: Press et al. 2022).

@@ -36,7 +36,7 @@ pub(crate) struct QueryHeads<'a> {
     pub(crate) group: usize,
     /// The sink of each query head, if they have any.
     pub(crate) sinks: Option<&'a [f32]>,
-    /// What is added to the scores of rows of prompts, if anything is; then there are no others.
+    /// Biases of the scores of rows of prompts. Where there are some, no row decodes.
     pub(crate) bias: Option<RelativeBias<'a>>,
     /// Elements of a row of queries, and of a row of outputs.
     pub(crate) widths: [usize; 2],

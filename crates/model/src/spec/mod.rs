@@ -65,7 +65,7 @@ pub struct ModelSpec {
     pub segments: usize,
     /// The name in the file of the norm of the sum of these embeddings; `None`: there is no such norm.
     pub embedding_norm: Option<&'static str>,
-    /// What the names of layers' tensors begin with in the file, before the number.
+    /// The beginning of the names of layers' tensors in the file, before the number.
     pub layer_prefix: &'static str,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,

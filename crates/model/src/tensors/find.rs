@@ -37,11 +37,11 @@ pub(crate) struct Finder<'c, 'a> {
     pub(crate) maps: &'c [&'c Map],
     /// The properties shared by all norms.
     pub(crate) norms: NormSpec,
-    /// What the names of layers' tensors begin with, before the number: `blk`, mostly.
+    /// The beginning of the names of layers' tensors, before the number: `blk`, mostly.
     pub(crate) layers: &'static str,
     /// The tensors that were requested.
     pub(crate) found: RefCell<HashSet<*const Placed<'a>>>,
-    /// What parts of several layers share, of any type.
+    /// Data of any type that parts of several layers share.
     pub(crate) shared: RefCell<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 

@@ -129,7 +129,7 @@ impl LayerWeights {
 pub(crate) struct Weights {
     /// `[vocab, hidden]`.
     pub(crate) embed: MatrixRef,
-    /// What is added to its rows.
+    /// Tables that are added to its rows.
     pub(crate) tables: Option<EmbeddingTables>,
     pub(crate) token_inputs: Option<TokenInputs>,
     pub(crate) alt_up: Option<AltUp>,
@@ -138,7 +138,7 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Option<Norm>,
     /// `[vocab, hidden]`: the embedding itself if the file has no other; `None`: no tokens follow from the states.
     pub(crate) output: Option<Linear>,
-    /// What makes pooled states vectors and scores.
+    /// It makes pooled states vectors and scores.
     pub(crate) head: HeadWeights,
     /// True if the output is the embedding.
     pub(crate) tied: bool,
