@@ -97,7 +97,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
             return Err(untold("norms that its heads may have"));
         }
         QkNorm::Unweighted => return Err(untold("norms of heads without weights")),
-        QkNorm::Whole => return Err(untold("all heads of its queries are normed together")),
+        QkNorm::Whole | QkNorm::WholeIfThere => {
+            return Err(untold("all heads of its queries are normed together"));
+        }
     };
     dict.set_item("qk_norm", qk_norm)?;
     let norms = spec.layers[0].norms;

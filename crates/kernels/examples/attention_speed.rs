@@ -194,6 +194,7 @@ fn prefill(m: &Model, isa: Isa) {
                 q: Queries { data: &q, stride: q_stride },
                 heads: 0..m.group,
                 sinks: None,
+                bias: None,
                 tokens: start..start + tile,
                 first_pos,
                 ahead: Ahead::Nothing,

@@ -256,6 +256,7 @@ fn attention() {
                             q,
                             heads: of,
                             sinks: None,
+                            bias: None,
                             tokens: of_tokens,
                             first_pos: first,
                             ahead: Ahead::Nothing,

@@ -2,8 +2,8 @@
 
 use alight_kernels::attention::{
     Ahead, AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
-    Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store,
-    partial_len,
+    Partial, Queries, RelativeBias, Tile, Window, attend_merge, attend_partial, attend_tile,
+    kv_store, partial_len,
 };
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
@@ -16,6 +16,8 @@ struct Case {
     group: usize,
     /// Of each query head.
     sinks: Option<Vec<f32>>,
+    /// Of each query head, for distances below the first.
+    bias: Option<(usize, Vec<f32>)>,
     /// Positions stored.
     filled: usize,
     k: Vec<u16>,
@@ -89,7 +91,7 @@ impl Case {
             });
             keys.push(key);
         }
-        Case { shape, params, group, sinks, filled, k, v, keys, values }
+        Case { shape, params, group, sinks, bias: None, filled, k, v, keys, values }
     }
 
     fn cache(&self) -> KvCache<'_> {
@@ -99,6 +101,13 @@ impl Case {
     /// The sinks of the query heads on one key/value head.
     fn sinks_of(&self, kv_head: usize) -> Option<&[f32]> {
         self.sinks.as_ref().map(|sinks| &sinks[kv_head * self.group..][..self.group])
+    }
+
+    /// The biases of the query heads on one key/value head.
+    fn bias_of(&self, kv_head: usize) -> Option<RelativeBias<'_>> {
+        let (reach, values) = self.bias.as_ref()?;
+        let values = &values[kv_head * self.group * RelativeBias::len_for(*reach)..];
+        Some(RelativeBias { values, reach: *reach })
     }
 
     /// Of query head `head`, at `pos`, where there is nothing to see from `end` on.
@@ -118,6 +127,10 @@ impl Case {
             let key = &self.keys[j][kv_head * kd..][..kd];
             let dot: f64 = q.iter().zip(key).map(|(&a, &b)| a as f64 * b as f64).sum();
             let mut score = dot * self.params.scale as f64;
+            if let Some((reach, bias)) = &self.bias {
+                let of_head = &bias[head * RelativeBias::len_for(*reach)..];
+                score += of_head[reach - 1 + j - pos] as f64;
+            }
             if let Some(cap) = self.params.softcap {
                 score = cap as f64 * (score / cap as f64).tanh();
             }
@@ -209,7 +222,13 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
         let k_dim = DIMS[round % DIMS.len()];
         let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
         let group = rng.range(1, 9);
-        let case = Case::new(&mut rng, k_dim, v_dim, group, 300);
+        let mut case = Case::new(&mut rng, k_dim, v_dim, group, 300);
+        if round % 3 == 0 {
+            let reach = case.filled + rng.range(0, 5);
+            let numbers = group * case.shape.kv_heads * RelativeBias::len_for(reach);
+            case.bias = Some((reach, rng.normals(numbers)));
+        }
+        let case = case;
         let batch = rng.range(1, case.filled.min(70) + 1);
         let first_pos = case.filled - batch;
         let n_heads = group * case.shape.kv_heads;
@@ -240,6 +259,7 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
                             q: Queries { data: &q, stride: q_stride },
                             heads: kv_head * group..(kv_head + 1) * group,
                             sinks: case.sinks_of(kv_head),
+                            bias: case.bias_of(kv_head),
                             tokens: start..(start + tile).min(batch),
                             first_pos,
                             ahead,
@@ -339,6 +359,7 @@ fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
                     q: Queries { data: &q, stride: 32 },
                     heads: 0..1,
                     sinks: None,
+                    bias: None,
                     tokens: 0..1,
                     first_pos: 127,
                     ahead: Ahead::Nothing,

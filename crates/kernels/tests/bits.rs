@@ -139,7 +139,7 @@ fn attention(isa: Isa, prefill: bool) -> u64 {
                 let (heads, tokens, first_pos) = (0..group, 0..tokens, 189);
                 let (kv_head, ahead) = (0, Ahead::Nothing);
                 #[rustfmt::skip]
-                let call = Tile { params, cache, kv_head, q, heads, sinks, tokens, first_pos, ahead };
+                let call = Tile { params, cache, kv_head, q, heads, sinks, bias: None, tokens, first_pos, ahead };
                 attend_tile(isa, &call, &mut HeadsOut::new(&mut out, group * v_dim), &mut scratch);
                 all.extend(out);
             } else {

@@ -205,7 +205,17 @@ fn attention_is_that_of_its_row_alone() {
                 let tiles_of = |cache: KvCache<'_>, tokens: Range<usize>| {
                     let (pos, n) = (tokens.start, tokens.len());
                     let ahead = Ahead::Nothing;
-                    let attend = Attend { isa, params, cache, group, sinks, pos, tokens: n, ahead };
+                    let attend = Attend {
+                        isa,
+                        params,
+                        cache,
+                        group,
+                        sinks,
+                        bias: None,
+                        pos,
+                        tokens: n,
+                        ahead,
+                    };
                     let mut out = vec![0f32; n * out_width];
                     attend.tiles(&mut Alone::new(), &q[pos * q_width..], &mut out);
                     out

@@ -277,7 +277,8 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             let cache = KvCache::new(shape, &keys, &values);
             let sinks = Option::Some(&sinks[..]);
             let ahead = Ahead::Nothing;
-            let attend = Attend { isa, params, cache, group, sinks, pos, tokens, ahead };
+            let attend =
+                Attend { isa, params, cache, group, sinks, bias: None, pos, tokens, ahead };
             let mut out = vec![0f32; tokens * 2 * group * 48];
             let mut partials = vec![0f32; attend.partials()];
             assert!(partials.len() <= AttendRows::most_partials(&shape, group, shape.capacity));
@@ -295,6 +296,7 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
                     q: Queries { data: &q, stride: 2 * group * 32 },
                     heads: kv_head * group..(kv_head + 1) * group,
                     sinks: sinks.map(|sinks| &sinks[kv_head * group..][..group]),
+                    bias: None,
                     tokens: 0..tokens,
                     first_pos: pos,
                     ahead: Ahead::Nothing,

@@ -70,12 +70,16 @@ fn apart(found: &[f32], expected: &[f32]) -> f64 {
     (off / expected.iter().map(|x| squares(*x)).sum::<f64>()).sqrt()
 }
 
-/// What an encoder of each architecture could do wrong.
+/// The mistakes that an encoder of each architecture could make.
 fn mistakes(spec: &Encoder) -> Vec<Mistake> {
     let mut all = vec![Mistake::Causal];
-    let gelu = ["bert", "nomic-bert-moe", "jina-bert-v3", "modern-bert"];
+    let gelu = ["bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert"];
     match spec.arch {
         "bert" => all.push(Mistake::LaterPositions),
+        "jina-bert-v2" => {
+            all.extend([Mistake::NoBias, Mistake::OneNorm, Mistake::NormedHeads]);
+        }
+        "t5encoder" => all.extend([Mistake::NoBias, Mistake::OtherSide]),
         _ => all.push(Mistake::OtherPairs),
     }
     if gelu.contains(&spec.arch) {
@@ -114,13 +118,15 @@ fn states_are_those_of_the_definition_and_mistakes_are_seen() {
             narrow(states.map(|state| definition.projected(state)))
         };
         let expected = texts.each_ref().map(|text| of(&definition, text));
+        // Scores that are not scaled make more of a key's rounding.
+        let tolerance = if spec.arch == "t5encoder" { 4.0 * TOLERANCE } else { TOLERANCE };
         let mut off = [0.0; 4];
         for isa in Isa::available() {
             let model = open(&path, models::threads(), isa);
             let found = vectors(&model, 512, &texts, Pooling::None);
             for (off, (found, expected)) in off.iter_mut().zip(found.iter().zip(&expected)) {
                 *off = apart(found, expected);
-                assert!(*off <= TOLERANCE, "{isa}, {}: {off:e}", spec.arch);
+                assert!(*off <= tolerance, "{isa}, {}: {off:e}", spec.arch);
             }
         }
         eprintln!("{}: {off:?}", spec.arch);
@@ -209,6 +215,8 @@ fn a_text_has_the_same_bits_alone_and_in_company() {
         Encoder::gemma_embedding(),
         Encoder::lfm2(),
         Encoder::qwen3(),
+        Encoder::jina_bert_v2(),
+        Encoder::t5encoder(),
         moe,
     ] {
         let path = spec.write(folder.path()).0;

@@ -1,11 +1,11 @@
-//! What encoders compute, in float64, written down from the definition of each architecture by those who made it. Keys and values are rounded to f16,
+//! Encoders in float64, written down from the definition of each architecture by those who made it. Keys and values are rounded to f16,
 //! as the cache does; everything else in it is exact.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::definition::f16;
-use crate::encoders::{Encoder, TAPS};
+use crate::encoders::{BUCKETS, Encoder, TAPS};
 
 /// Something that a program could do wrong, which a test has to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,14 @@ pub enum Mistake {
     NormedExperts,
     /// The halves of a matrix of gate and up in the other order.
     SwappedHalves,
+    /// Scores have no biases.
+    NoBias,
+    /// Distances before and after are alike, or the other way round.
+    OtherSide,
+    /// The second norm is missing.
+    OneNorm,
+    /// Heads of queries and keys are normed one by one.
+    NormedHeads,
 }
 
 /// The definition of an encoder with these weights.
@@ -88,7 +96,8 @@ impl Definition<'_> {
     }
 
     fn gelu(&self, x: f64) -> f64 {
-        if self.spec.arch == "gemma-embedding" || self.is(Mistake::TanhGelu) {
+        if ["gemma-embedding", "t5encoder"].contains(&self.spec.arch) || self.is(Mistake::TanhGelu)
+        {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             return 0.5 * x * (1.0 + u.tanh());
         }
@@ -98,10 +107,10 @@ impl Definition<'_> {
     /// The function of a gate, or of the only projection.
     fn activation(&self, x: f64) -> f64 {
         match self.spec.arch {
-            "bert" | "nomic-bert-moe" | "jina-bert-v3" | "modern-bert" | "gemma-embedding" => {
-                self.gelu(x)
+            "nomic-bert" | "eurobert" | "llama-embed" | "neo-bert" | "lfm2" | "qwen3" => {
+                x / (1.0 + (-x).exp())
             }
-            _ => x / (1.0 + (-x).exp()),
+            _ => self.gelu(x),
         }
     }
 
@@ -129,7 +138,7 @@ impl Definition<'_> {
     }
 
     fn rotate(&self, layer: usize, position: usize, head: &mut [f64]) {
-        if self.spec.arch == "bert" {
+        if ["bert", "jina-bert-v2", "t5encoder"].contains(&self.spec.arch) {
             return;
         }
         let local = self.has_window(layer) && !self.is(Mistake::OneBase);
@@ -146,10 +155,37 @@ impl Definition<'_> {
         }
     }
 
+    /// The bias of the score of a head for a key at a distance.
+    fn bias(&self, head: usize, distance: isize) -> f64 {
+        let away = distance.unsigned_abs() as f64;
+        match self.spec.arch {
+            _ if self.is(Mistake::NoBias) => 0.0,
+            // Six heads: four, and two of eight.
+            "jina-bert-v2" => {
+                let exponent = [2.0, 4.0, 6.0, 8.0, 1.0, 3.0][head];
+                -away / f64::powf(2.0, exponent)
+            }
+            "t5encoder" => {
+                let half = BUCKETS as f64 / 2.0;
+                let exact = half / 2.0;
+                let further = (away / exact).ln() / (128.0 / exact).ln() * (half - exact);
+                // A distance at the edge of a bucket is in the further one.
+                let bucket = match away < exact {
+                    true => away,
+                    false => (exact + (further + 1e-9).floor()).min(half - 1.0),
+                };
+                let after = (distance > 0) != self.is(Mistake::OtherSide);
+                let bucket = bucket + if after { half } else { 0.0 };
+                self.weight("enc.blk.0.attn_rel_b.weight")[bucket as usize * self.spec.heads + head]
+            }
+            _ => 0.0,
+        }
+    }
+
     /// The outputs of a layer's convolution for all tokens.
     fn convolution(&self, layer: usize, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let e = self.spec.hidden;
-        let name = |what: &str| format!("blk.{layer}.{what}");
+        let name = |what: &str| format!("{}.{layer}.{what}", self.spec.prefix());
         let all: Vec<Vec<f64>> =
             inputs.iter().map(|x| self.linear(&name("shortconv.in_proj"), x)).collect();
         let taps = self.weight(&name("shortconv.conv.weight"));
@@ -171,7 +207,7 @@ impl Definition<'_> {
     fn attention(&self, layer: usize, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let s = self.spec;
         let dim = s.head_dim;
-        let name = |what: &str| format!("blk.{layer}.{what}");
+        let name = |what: &str| format!("{}.{layer}.{what}", self.spec.prefix());
         let (q_width, kv_width) = (s.heads * dim, s.kv_heads * dim);
         let (mut queries, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
         for (position, x) in inputs.iter().enumerate() {
@@ -184,6 +220,14 @@ impl Definition<'_> {
                 ["attn_q", "attn_k", "attn_v"].map(|what| self.linear(&name(what), x))
             };
             for (what, row) in [("attn_q_norm", &mut q), ("attn_k_norm", &mut k)] {
+                if s.arch == "jina-bert-v2" {
+                    let [whole, heads] = [row.len(), dim];
+                    let part = if self.is(Mistake::NormedHeads) { heads } else { whole };
+                    for part in row.chunks_mut(part) {
+                        part.copy_from_slice(&self.norm(&name(what), part));
+                    }
+                    continue;
+                }
                 for head in row.chunks_mut(dim) {
                     head.copy_from_slice(&self.norm(&name(what), head));
                     self.rotate(layer, position, head);
@@ -198,7 +242,11 @@ impl Definition<'_> {
             let mut out = Vec::new();
             for (head, q) in q.chunks(dim).enumerate() {
                 let at = head / (s.heads / s.kv_heads) * dim;
-                let score = |j: usize| dot(q, &keys[j][at..at + dim]) / (dim as f64).sqrt();
+                let scale = if s.arch == "t5encoder" { 1.0 } else { (dim as f64).sqrt() };
+                let score = |j: usize| {
+                    let product = dot(q, &keys[j][at..at + dim]) / scale;
+                    product + self.bias(head, j as isize - i as isize)
+                };
                 let scores: Vec<f64> = seen.clone().map(score).collect();
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
@@ -211,14 +259,15 @@ impl Definition<'_> {
                 };
                 out.extend((0..dim).map(column));
             }
-            self.linear(&name("attn_output"), &out)
+            let output = if s.arch == "t5encoder" { "attn_o" } else { "attn_output" };
+            self.linear(&name(output), &out)
         });
         attended.collect()
     }
 
     /// The output of a layer's feed-forward part.
     fn feed_forward(&self, layer: usize, x: &[f64]) -> Vec<f64> {
-        let name = |what: &str| format!("blk.{layer}.{what}");
+        let name = |what: &str| format!("{}.{layer}.{what}", self.spec.prefix());
         if self.spec.has_experts(layer) {
             return self.experts(layer, x);
         }
@@ -233,9 +282,7 @@ impl Definition<'_> {
                 up = rest;
                 Some(gate)
             }
-            _ if !self.spec.is_bert() || self.spec.arch == "nomic-bert" => {
-                Some(self.linear(&name("ffn_gate"), x))
-            }
+            _ if self.spec.has_gate() => Some(self.linear(&name("ffn_gate"), x)),
             _ => None,
         };
         let activated: Vec<f64> = match gate {
@@ -248,7 +295,7 @@ impl Definition<'_> {
     fn experts(&self, layer: usize, x: &[f64]) -> Vec<f64> {
         let [experts, used, _] = self.spec.experts.unwrap();
         let (e, f) = (self.spec.hidden, self.spec.ff);
-        let name = |what: &str| format!("blk.{layer}.{what}");
+        let name = |what: &str| format!("{}.{layer}.{what}", self.spec.prefix());
         let logits = self.linear(&name("ffn_gate_inp"), x);
         let total = sum(logits.iter().map(|l| l.exp()));
         let mut chosen: Vec<usize> = (0..experts).collect();
@@ -310,7 +357,9 @@ impl Definition<'_> {
         };
         for layer in 0..s.layers {
             for (part, [before, after, of_sum]) in names.into_iter().enumerate() {
-                let norm = |what: &str, x: &[f64]| self.norm(&format!("blk.{layer}.{what}"), x);
+                let norm = |what: &str, x: &[f64]| {
+                    self.norm(&format!("{}.{layer}.{what}", self.spec.prefix()), x)
+                };
                 let first = layer == 0 && part == 0 && self.is(Mistake::FirstNorm);
                 let before = if first { "ffn_norm" } else { before };
                 let inputs: Vec<Vec<f64>> = all.iter().map(|x| norm(before, x)).collect();
@@ -320,7 +369,15 @@ impl Definition<'_> {
                     _ => inputs.iter().map(|x| self.feed_forward(layer, x)).collect(),
                 };
                 let sums = all.iter().zip(&outputs).map(|(x, y)| add(x, &norm(after, y)));
-                all = sums.map(|x| norm(of_sum, &x)).collect();
+                let sums: Vec<Vec<f64>> = sums.map(|x| norm(of_sum, &x)).collect();
+                let second = part == 0 && s.arch == "jina-bert-v2";
+                all = match second && !self.is(Mistake::OneNorm) {
+                    true => {
+                        let again = all.iter().zip(&sums);
+                        again.map(|(x, sum)| norm("attn_norm_2", &add(x, sum))).collect()
+                    }
+                    false => sums,
+                };
             }
         }
         match s.output_norm() {

@@ -50,6 +50,9 @@ pub struct Encoder {
 /// Tokens that convolutions look at.
 pub const TAPS: usize = 3;
 
+/// Of distances, of T5.
+pub const BUCKETS: usize = 16;
+
 /// Names and shapes (innermost first) of tensors.
 type Shapes = Vec<(String, Vec<usize>)>;
 
@@ -167,6 +170,23 @@ impl Encoder {
         Encoder { arch: "qwen3", head_dim: 24, causal: true, seed: 11, ..Encoder::eurobert() }
     }
 
+    /// A number of heads that is no power of two, norms of whole queries and keys, and a second norm.
+    pub fn jina_bert_v2() -> Encoder {
+        let base = Encoder::bert();
+        Encoder { arch: "jina-bert-v2", heads: 6, kv_heads: 6, head_dim: 8, seed: 12, ..base }
+    }
+
+    /// Distances of all buckets.
+    pub fn t5encoder() -> Encoder {
+        Encoder {
+            arch: "t5encoder",
+            kv_heads: 3,
+            pooling: Some(1),
+            seed: 13,
+            ..Encoder::eurobert()
+        }
+    }
+
     /// One of each architecture.
     pub fn every() -> Vec<Encoder> {
         vec![
@@ -181,12 +201,15 @@ impl Encoder {
             Encoder::gemma_embedding(),
             Encoder::lfm2(),
             Encoder::qwen3(),
+            Encoder::jina_bert_v2(),
+            Encoder::t5encoder(),
         ]
     }
 
     /// True for what is made after BERT: norms of sums, segments.
     pub fn is_bert(&self) -> bool {
-        ["bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v3"].contains(&self.arch)
+        ["bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3"]
+            .contains(&self.arch)
     }
 
     /// True if its norms are LayerNorms.
@@ -199,14 +222,24 @@ impl Encoder {
         self.is_bert() && self.arch != "nomic-bert"
     }
 
+    /// The beginning of the names of layers' tensors.
+    pub fn prefix(&self) -> &'static str {
+        if self.arch == "t5encoder" { "enc.blk" } else { "blk" }
+    }
+
     /// True if the layer has a convolution.
     pub fn has_convolution(&self, layer: usize) -> bool {
         self.convolutions.is_some_and(|every| !(layer + 1).is_multiple_of(every))
     }
 
+    /// True if a feed-forward part has a gate.
+    pub fn has_gate(&self) -> bool {
+        !self.is_bert() || ["nomic-bert", "jina-bert-v2"].contains(&self.arch)
+    }
+
     /// True if heads of queries and keys are normed.
     pub fn norms_qk(&self) -> bool {
-        ["gemma-embedding", "lfm2", "qwen3"].contains(&self.arch)
+        ["gemma-embedding", "jina-bert-v2", "lfm2", "qwen3"].contains(&self.arch)
     }
 
     /// True if the layer has experts.
@@ -218,7 +251,7 @@ impl Encoder {
     pub fn output_norm(&self) -> Option<&'static str> {
         match self.arch {
             _ if self.is_bert() => None,
-            "neo-bert" => Some("enc.output_norm"),
+            "neo-bert" | "t5encoder" => Some("enc.output_norm"),
             "lfm2" => Some("token_embd_norm"),
             _ => Some("output_norm"),
         }
@@ -247,7 +280,7 @@ impl Encoder {
         }
         let [q, kv] = [self.heads, self.kv_heads].map(|heads| heads * self.head_dim);
         for l in 0..self.layers {
-            let name = |what: &str| format!("blk.{l}.{what}");
+            let name = |what: &str| format!("{}.{l}.{what}", self.prefix());
             let mut linear = |what: &str, cols: usize, rows: usize, has_bias: bool| {
                 add(name(&format!("{what}.weight")), &[cols, rows]);
                 bias(&mut add, &name(what), has_bias, rows);
@@ -266,7 +299,11 @@ impl Encoder {
                     linear("attn_k", e, kv, biases);
                     linear("attn_v", e, kv, biases);
                 }
-                linear("attn_output", q, e, biases);
+                let t5 = self.arch == "t5encoder";
+                linear(if t5 { "attn_o" } else { "attn_output" }, q, e, biases);
+                if t5 && l == 0 {
+                    linear("attn_rel_b", self.heads, BUCKETS, false);
+                }
             }
             let fused = ["modern-bert", "neo-bert"].contains(&self.arch);
             if self.has_experts(l) {
@@ -275,7 +312,7 @@ impl Encoder {
                 add(name("ffn_up_exps.weight"), &[e, f, experts]);
                 add(name("ffn_down_exps.weight"), &[f, e, experts]);
             } else {
-                let gated = !fused && (!self.is_bert() || self.arch == "nomic-bert");
+                let gated = !fused && self.has_gate();
                 if gated {
                     linear("ffn_gate", e, f, biases);
                 }
@@ -283,6 +320,7 @@ impl Encoder {
                 linear("ffn_down", f, e, biases);
             }
             let norms: &[&str] = match self.arch {
+                "jina-bert-v2" => &["attn_output_norm", "attn_norm_2", "layer_output_norm"],
                 _ if self.is_bert() => &["attn_output_norm", "layer_output_norm"],
                 "gemma-embedding" => {
                     &["attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm"]
@@ -295,8 +333,12 @@ impl Encoder {
                 bias(&mut add, &name(norm), self.is_bert(), e);
             }
             if self.norms_qk() && !convolution {
-                add(name("attn_q_norm.weight"), &[self.head_dim]);
-                add(name("attn_k_norm.weight"), &[self.head_dim]);
+                let whole = self.arch == "jina-bert-v2";
+                let width = if whole { q } else { self.head_dim };
+                for norm in ["attn_q_norm", "attn_k_norm"] {
+                    add(name(&format!("{norm}.weight")), &[width]);
+                    bias(&mut add, &name(norm), whole, width);
+                }
             }
         }
         if let Some(norm) = self.output_norm() {
@@ -332,6 +374,10 @@ impl Encoder {
             ("embedding_length", self.hidden),
             ("feed_forward_length", self.ff),
             ("attention.head_count", self.heads),
+            (
+                "attention.relative_buckets_count",
+                if self.arch == "t5encoder" { BUCKETS } else { 0 },
+            ),
             ("shortconv.l_cache", if self.convolutions.is_some() { TAPS } else { 0 }),
         ];
         let numbers = numbers.into_iter().filter(|(_, value)| *value > 0);
@@ -373,7 +419,9 @@ impl Encoder {
         let (mut weights, mut data) = (HashMap::new(), Vec::new());
         for (name, shape) in self.tensors() {
             let elements: usize = shape.iter().product();
-            let float = ["ffn_gate_inp", "shortconv.conv"].iter().any(|part| name.contains(part));
+            let float = ["ffn_gate_inp", "shortconv.conv", "attn_rel_b"]
+                .iter()
+                .any(|part| name.contains(part));
             let float = float || shape.len() == 1;
             let ty = if float { GgmlType::F32 } else { self.ty };
             let bytes = fill(ty, &name, &shape, elements, &mut random);

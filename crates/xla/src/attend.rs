@@ -120,7 +120,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let cache = KvCache::new(shape, keys, values);
     let (group, sinks) = (q_heads / kv_heads, has_sinks.then_some(sinks));
     let ahead = Ahead::Nothing;
-    let attend = Attend { isa, params, cache, group, sinks, pos, tokens, ahead };
+    let attend = Attend { isa, params, cache, group, sinks, bias: None, pos, tokens, ahead };
     with_floats(attend.partials(), |partials| attend.run(&mut team, q, out, partials));
     Ok(())
 }

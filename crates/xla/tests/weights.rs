@@ -490,6 +490,7 @@ fn attention_is_the_kernels_on_any_threads() {
                     q: Queries { data: &q, stride: 192 },
                     heads: 3 * head..3 * head + 3,
                     sinks: Some(&SINKS[3 * head..][..3]),
+                    bias: None,
                     tokens: 0..tokens,
                     first_pos: pos as usize,
                     ahead: Ahead::Nothing,

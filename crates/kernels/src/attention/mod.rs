@@ -17,6 +17,9 @@
 //! A head may have a *sink*: one more score, neither scaled nor capped, that takes part in the softmax and has no value. It
 //! joins the maximum and the sum when a row is finished.
 //!
+//! # Biases
+//! A head may add a number to each score that depends on the distance of the two positions ([`RelativeBias`]).
+//!
 //! # Where numbers are rounded
 //! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0 ([`KvType`]). Everything after that
 //! is f32: queries as given, products and sums by fused multiply-add (up to four independent sums per dot product, see `micro.rs`), one
@@ -495,6 +498,8 @@ pub struct Tile<'a> {
     pub heads: Range<usize>,
     /// The sink of each of them.
     pub sinks: Option<&'a [f32]>,
+    /// Biases of the scores of each of them.
+    pub bias: Option<RelativeBias<'a>>,
     /// Indices into the batch.
     pub tokens: Range<usize>,
     /// The position of token 0 of the batch.
@@ -515,6 +520,29 @@ impl Tile<'_> {
     #[inline(always)]
     fn all_visible(&self) -> Range<usize> {
         self.visible(self.tokens.start).start..self.visible(self.tokens.end - 1).end
+    }
+}
+
+/// Numbers that are added to scores, by the distance from the query's position to the key's: ALiBi, or T5's buckets.
+#[derive(Clone, Copy, Debug)]
+pub struct RelativeBias<'a> {
+    /// `[heads][RelativeBias::len_for(reach)]`: the number for distance `d` is element `reach − 1 + d` of a head's. The last ones are not
+    /// numbers for any distance, but are read.
+    pub values: &'a [f32],
+    /// No distance is as large as this.
+    pub reach: usize,
+}
+
+impl RelativeBias<'_> {
+    /// Returns the elements of a head's numbers, for distances below `reach`.
+    pub const fn len_for(reach: usize) -> usize {
+        // A row of scores ends with a whole line of keys.
+        2 * reach - 1 + LINE
+    }
+
+    /// Returns the numbers of heads from `head` on.
+    pub(crate) fn of_heads(self, head: usize) -> Self {
+        RelativeBias { values: &self.values[head * Self::len_for(self.reach)..], ..self }
     }
 }
 
@@ -609,6 +637,12 @@ pub fn attend_tile(
     assert!(end <= q.data.len(), "query row outside of {}", q.data.len());
     let sinks = call.sinks.is_none_or(|sinks| sinks.len() == heads.len());
     assert!(sinks, "sinks of {} heads", heads.len());
+    if let Some(RelativeBias { values, reach }) = call.bias {
+        let numbers = values.len() >= heads.len() * RelativeBias::len_for(reach);
+        assert!(numbers, "{} biases of {} heads", values.len(), heads.len());
+        let far = first_pos + last < reach && call.all_visible().end <= reach;
+        assert!(far, "biases of {reach} distances");
+    }
     scratch.check(tokens.len() * heads.len(), shape);
     let scratch = scratch.floats();
     by_level!(

@@ -11,8 +11,8 @@ use super::micro::{
     Destination, F16, F32, KeyBytes, Left, Right, Source, multiply, multiply_lines,
 };
 use super::{
-    Ahead, AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes,
-    padded, partial_len, partial_row_len,
+    Ahead, AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, RelativeBias,
+    Tile, bytes, padded, partial_len, partial_row_len,
 };
 use crate::lanes::{self, Lanes, Outlined, WIDEST};
 
@@ -43,6 +43,8 @@ struct RunningRows<'a> {
     m: *mut f32,
     l: *mut f32,
     ml_stride: usize,
+    /// Biases of the scores of the rows of a token.
+    bias: Option<RelativeBias<'a>>,
     /// `[2][PANEL][BLOCK]`: scores, which become weights; and where values have scales, the weights multiplied by them.
     scores: *mut f32,
 }
@@ -52,6 +54,16 @@ impl RunningRows<'_> {
     #[inline(always)]
     fn weighted(&self) -> *mut f32 {
         self.scores.wrapping_add(PANEL * BLOCK)
+    }
+
+    /// Returns what is added to the scores of row `r`, from the first position of a block on.
+    #[inline(always)]
+    fn bias_of(&self, r: usize, block: usize) -> *const f32 {
+        let Some(RelativeBias { values, reach }) = self.bias else { return std::ptr::null() };
+        // Rows that fill up a panel take the last token's.
+        let pos = self.first_pos + (r / self.group).min(self.tokens - 1);
+        let head = r % self.group * RelativeBias::len_for(reach);
+        values.as_ptr().wrapping_add(head + reach - 1 + block).wrapping_sub(pos)
     }
 
     /// Returns the part of a block that row `r` sees, relative to its start.
@@ -138,6 +150,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             m: m.as_mut_ptr(),
             l: l.as_mut_ptr(),
             ml_stride: 1,
+            bias: None,
             scores,
         }
     } else {
@@ -158,6 +171,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             m: acc.wrapping_add(pad),
             l: acc.wrapping_add(pad + 1),
             ml_stride: stride,
+            bias: None,
             scores,
         }
     };
@@ -185,7 +199,8 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     out: &mut HeadsOut<'_>,
     scratch: &mut [f32],
 ) {
-    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens, sinks, ahead } = *call;
+    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens, .. } = *call;
+    let Tile { sinks, bias, ahead, .. } = *call;
     let shape = cache.shape;
     let group = heads.len();
     let rows = tokens.len() * group;
@@ -225,6 +240,7 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
         m: m.as_mut_ptr(),
         l: l.as_mut_ptr(),
         ml_stride: 1,
+        bias,
         scores: parts.scores.as_mut_ptr(),
     };
     // SAFETY: the caller's features and lengths; the parts are sized for these rows.
@@ -561,6 +577,14 @@ impl Outlined for Weights<'_> {
                     S::store(scores.add(c), s);
                     max = S::max(s, max);
                 }
+                if state.bias.is_some() {
+                    // A row's numbers exist for all columns of its lines, whatever it sees of them.
+                    let bias = state.bias_of(row + r, block);
+                    for c in (first..last).step_by(S::N) {
+                        let s = S::add(S::load(scores.add(c)), S::load(bias.add(c)));
+                        S::store(scores.add(c), s);
+                    }
+                }
                 if let Some(cap) = params.softcap {
                     for c in (first..last).step_by(S::N) {
                         let s = lanes::softcap::<S>(S::load(scores.add(c)), cap);
@@ -573,7 +597,7 @@ impl Outlined for Weights<'_> {
                         scores.add(c).write(f32::NEG_INFINITY);
                     }
                 }
-                if mask || params.softcap.is_some() {
+                if mask || params.softcap.is_some() || state.bias.is_some() {
                     max = S::splat(f32::NEG_INFINITY);
                     for c in (first..last).step_by(S::N) {
                         max = S::max(S::load(scores.add(c)), max);

@@ -10,8 +10,8 @@ use super::{Cost, Scratch, Threads};
 use crate::Isa;
 use crate::attention::{
     Ahead, AttentionLimits, AttentionParams, HeadsOut, KvCache, KvShape, KvWriter, LINE, PIECES,
-    Partial, Queries, SHORTEST_PIECE, Tile, attend_merge, attend_partial, attend_tile,
-    chunk_positions, first_position, partial_len, piece_positions, tile_tokens,
+    Partial, Queries, RelativeBias, SHORTEST_PIECE, Tile, attend_merge, attend_partial,
+    attend_tile, chunk_positions, first_position, partial_len, piece_positions, tile_tokens,
 };
 use crate::matmul::Output;
 
@@ -43,6 +43,8 @@ pub struct Attend<'a> {
     pub group: usize,
     /// The sink of each query head, if they have any.
     pub sinks: Option<&'a [f32]>,
+    /// Biases of the scores of each query head. Decode rows have none.
+    pub bias: Option<RelativeBias<'a>>,
     /// The position of the first token.
     pub pos: usize,
     /// Number of tokens.
@@ -55,7 +57,7 @@ pub struct Attend<'a> {
 impl Attend<'_> {
     /// Returns the f32 elements that [`run`](Attend::run) needs for partial results.
     pub fn partials(&self) -> usize {
-        if self.tokens > 1 {
+        if self.tokens > 1 || self.bias.is_some() {
             return 0;
         }
         self.decoding(|rows| rows.partials())
@@ -74,7 +76,7 @@ impl Attend<'_> {
     }
 
     /// Attends with `q` `[tokens, heads, k_dim]` into `out` `[tokens, heads, v_dim]`: one token as a decode row, several as tokens of a
-    /// prompt. `partials` has space for [`partials`](Attend::partials).
+    /// prompt, as one with a bias is. `partials` has space for [`partials`](Attend::partials).
     ///
     /// # Panics
     /// If a slice is too short.
@@ -86,7 +88,7 @@ impl Attend<'_> {
         partials: &mut [f32],
     ) {
         match self.tokens {
-            1 => self.decoding(|rows| rows.run(threads, q, out, partials)),
+            1 if self.bias.is_none() => self.decoding(|rows| rows.run(threads, q, out, partials)),
             _ => self.tiles(threads, q, out),
         }
     }
@@ -118,9 +120,10 @@ impl Attend<'_> {
                     let out = &mut unsafe { out.duplicate() };
                     let (params, cache, first_pos) = (&self.params, &self.cache, self.pos);
                     let sinks = self.sinks_of(head);
+                    let bias = self.bias.map(|bias| bias.of_heads(head * group));
                     let (kv_head, ahead) = (head, self.ahead);
-                    let call =
-                        Tile { params, cache, kv_head, q, heads, sinks, tokens, first_pos, ahead };
+                    #[rustfmt::skip]
+                    let call = Tile { params, cache, kv_head, q, heads, sinks, bias, tokens, first_pos, ahead };
                     attend_tile(self.isa, &call, out, scratch);
                 }
             });

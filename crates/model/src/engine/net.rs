@@ -226,6 +226,7 @@ impl<'m> Net<'m> {
                 scale: spec.residual_scale,
                 output_scale: 1.0,
                 sum_norm: branch.sum_norm.as_ref(),
+                second_norm: branch.second_norm.as_ref(),
             };
             let laurel = w.laurel.as_ref();
             if let Some(alt_up) = &w.alt_up {
@@ -482,7 +483,8 @@ fn end_layer<'m>(
             step.pack_normed(pending, Order::AddThenNorm, None, input.input_formats());
             input.forward(step);
             let norm = Some(&input.norm);
-            Some(Contribution { norm, scale: 1.0, output_scale: 1.0, sum_norm: None })
+            let (sum_norm, second_norm) = (None, None);
+            Some(Contribution { norm, scale: 1.0, output_scale: 1.0, sum_norm, second_norm })
         }
         (Some(alt_up), input) => {
             alt_up.correct(pending, step);

@@ -102,7 +102,7 @@ impl<'m> Runner<'m> {
                 return Err(ModelError::Options { what, found, expected });
             }
         }
-        let context = spec.positions.map_or(context, |positions| context.min(positions));
+        let context = spec.max_positions().map_or(context, |positions| context.min(positions));
         let decode = sequences + drafted;
         let batch = batch.min(context.saturating_mul(sequences)).max(decode);
         // A longer text has a step to itself.

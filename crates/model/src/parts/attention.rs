@@ -5,6 +5,7 @@
 //! FlashAttention. Neither split depends on the number of threads.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use alight_kernels::attention::{AttentionParams, KvShape, KvType, Window, tile_tokens};
 use alight_kernels::gate::sigmoid_mul;
@@ -17,6 +18,7 @@ use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
 use crate::parts::buffers::{Angles, Buffers, WorkSize};
+use crate::parts::score_bias::{ScoreBias, ScoreBiases};
 use crate::parts::step::{QueryHeads, Step};
 use crate::parts::{Attended, MixerSpec, Part, PartSpec};
 use crate::positions::POSITIONS;
@@ -43,6 +45,10 @@ pub struct AttentionSpec {
     pub rope: Option<usize>,
     /// The elements of a head that are rotated together.
     pub pairing: RopePairing,
+    /// Biases of scores by the distance of two positions.
+    pub bias: Option<ScoreBias>,
+    /// The number of positions of the longest text, where scores have biases: these are made in advance.
+    pub reach: Option<usize>,
     /// The elements of queries and keys that are normed together.
     pub qk_norm: QkNorm,
     /// True if the norm is applied after the rotation, and not before.
@@ -148,6 +154,8 @@ pub enum QkNorm {
     OwnHeadsIfThere,
     /// The elements of all heads: the weights are `[heads · key_dim]`, and `[kv_heads · key_dim]` for keys.
     Whole,
+    /// As `Whole` if the file has the weights; otherwise none.
+    WholeIfThere,
 }
 
 /// Returns the length of a head: the value of `key`, or the hidden size divided by `heads`.
@@ -240,6 +248,8 @@ impl AttentionSpec {
             mask: Mask::Causal,
             rope: Some(0),
             pairing: RopePairing::Interleaved,
+            bias: None,
+            reach: None,
             qk_norm: QkNorm::None,
             norm_after_rope: false,
             sinks: None,
@@ -350,6 +360,7 @@ pub(crate) struct Attention {
     v_norm: Option<Norm>,
     /// `[heads]`
     sinks: Option<Vec<f32>>,
+    biases: Option<Arc<ScoreBiases>>,
 }
 
 /// Finds queries, keys and values, which are separate in the file or the rows of one matrix; `None`: another layer's keys or
@@ -383,6 +394,25 @@ fn qkv(
     Ok((part(0..q)?, Some(part(q..q + k)?), Some(part(q + k..all)?)))
 }
 
+/// Finds the biases of scores, which all layers share.
+fn shared_biases(
+    find: &LayerFinder<'_, '_, '_>,
+    spec: &AttentionSpec,
+    bias: ScoreBias,
+) -> Result<Arc<ScoreBiases>, WeightError> {
+    let sizes = [spec.heads, spec.reach.unwrap_or(1)];
+    let mut shared = find.all.shared.borrow_mut();
+    let known = shared.iter().filter_map(|shared| Arc::clone(shared).downcast().ok());
+    let mut known = known.filter(|biases: &Arc<ScoreBiases>| biases.are_of(bias, sizes));
+    if let Some(biases) = known.next() {
+        return Ok(biases);
+    }
+    drop(known);
+    let biases = Arc::new(ScoreBiases::find(find, bias, sizes)?);
+    shared.push(Arc::clone(&biases) as _);
+    Ok(biases)
+}
+
 impl Attention {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
@@ -394,10 +424,16 @@ impl Attention {
         let norm = |name, heads| match spec.qk_norm {
             QkNorm::None => Ok(Vec::new()),
             QkNorm::Unweighted => Ok(vec![find.unweighted_norm(spec.key_dim)]),
-            QkNorm::HeadsIfThere | QkNorm::OwnHeadsIfThere if !find.has(name) => Ok(Vec::new()),
+            QkNorm::HeadsIfThere | QkNorm::OwnHeadsIfThere | QkNorm::WholeIfThere
+                if !find.has(name) =>
+            {
+                Ok(Vec::new())
+            }
             QkNorm::HeadsIfThere | QkNorm::Heads => Ok(vec![find.norm(name, spec.key_dim)?]),
             QkNorm::OwnHeadsIfThere => find.norms(name, [spec.key_dim, heads]),
-            QkNorm::Whole => Ok(vec![find.norm(name, heads * spec.key_dim)?]),
+            QkNorm::Whole | QkNorm::WholeIfThere => {
+                Ok(vec![find.norm(name, heads * spec.key_dim)?])
+            }
         };
         let (q, k, v) = qkv(find, spec, hidden)?;
         Ok(Attention {
@@ -410,6 +446,7 @@ impl Attention {
             k_norm: if own { norm("attn_k_norm", spec.kv_heads)? } else { Vec::new() },
             v_norm: spec.value_norm.then(|| find.unweighted_norm(spec.value_dim)),
             sinks: spec.sinks.map(|name| find.vector(name, spec.heads)).transpose()?,
+            biases: spec.bias.map(|bias| shared_biases(find, spec, bias)).transpose()?,
         })
     }
 
@@ -468,7 +505,8 @@ impl Attention {
         let widths = [spec.key_dim, spec.value_dim].map(|dim| spec.heads * dim);
         let (params, group, sinks) = (spec.params(), spec.group(), self.sinks.as_deref());
         let bidirectional = spec.mask.is_bidirectional();
-        step.attend(layer, &QueryHeads { params, group, sinks, widths, bidirectional });
+        let bias = self.biases.as_ref().map(|biases| biases.view());
+        step.attend(layer, &QueryHeads { params, group, sinks, bias, widths, bidirectional });
     }
 }
 

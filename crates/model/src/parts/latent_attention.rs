@@ -560,6 +560,13 @@ fn multiply_heads<'l>(
 fn attend(spec: &LatentAttentionSpec, step: &mut Step<'_>) {
     let params = AttentionParams { scale: spec.scale, softcap: None, window: None };
     let widths = [spec.row(), spec.rank].map(|width| spec.heads * width);
-    let heads = QueryHeads { params, group: spec.heads, sinks: None, widths, bidirectional: false };
+    let heads = QueryHeads {
+        params,
+        group: spec.heads,
+        sinks: None,
+        bias: None,
+        widths,
+        bidirectional: false,
+    };
     step.attend(step.layer, &heads);
 }

@@ -19,6 +19,7 @@ pub(crate) mod latent_experts;
 pub(crate) mod laurel;
 pub(crate) mod mamba2;
 pub(crate) mod routing;
+pub(crate) mod score_bias;
 pub(crate) mod short_conv;
 pub(crate) mod step;
 pub(crate) mod token_input;
@@ -94,7 +95,8 @@ impl From<ExpertsSpec> for FeedForward {
     }
 }
 
-/// How the output of a part, in `y`, is added to the residual stream: `x = sum_norm(output_scale · (x + scale · norm(y)))`.
+/// How the output of a part, in `y`, is added to the residual stream: `z = sum_norm(output_scale · (x + scale · norm(y)))`, and `x = z` or
+/// `x = second_norm(x + z)`.
 #[derive(Clone, Copy)]
 pub(crate) struct Contribution<'m> {
     /// `[hidden]`
@@ -104,6 +106,8 @@ pub(crate) struct Contribution<'m> {
     pub(crate) output_scale: f32,
     /// `[hidden]`, of the residual stream after that.
     pub(crate) sum_norm: Option<&'m Norm>,
+    /// `[hidden]`, of the sum of that and of the residual stream as it was.
+    pub(crate) second_norm: Option<&'m Norm>,
 }
 
 impl Contribution<'_> {
@@ -114,6 +118,15 @@ impl Contribution<'_> {
         }
         if self.scale != 1.0 {
             vec::scale(isa, y, self.scale);
+        }
+        if let Some(second) = self.second_norm {
+            vec::add_assign(isa, y, x);
+            if let Some(norm) = self.sum_norm {
+                norm.apply(isa, y);
+            }
+            vec::add_assign(isa, x, y);
+            second.apply(isa, x);
+            return;
         }
         vec::add_assign(isa, x, y);
         if self.output_scale != 1.0 {

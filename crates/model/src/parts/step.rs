@@ -1,6 +1,6 @@
 //! The data that a part of a layer reads and writes while it computes, except for its own weights.
 
-use alight_kernels::attention::AttentionParams;
+use alight_kernels::attention::{AttentionParams, RelativeBias};
 use alight_kernels::matmul::{ActivationFormats, RowCounts};
 use alight_kernels::parallel::{Attend, AttendRows, Rows};
 
@@ -36,6 +36,8 @@ pub(crate) struct QueryHeads<'a> {
     pub(crate) group: usize,
     /// The sink of each query head, if they have any.
     pub(crate) sinks: Option<&'a [f32]>,
+    /// Biases of the scores of rows of prompts. Where there are some, no row decodes.
+    pub(crate) bias: Option<RelativeBias<'a>>,
     /// Elements of a row of queries, and of a row of outputs.
     pub(crate) widths: [usize; 2],
     /// True if tokens of a prompt also see those after them.
@@ -93,8 +95,8 @@ impl Step<'_> {
     /// Computes attention of the rows, whose keys and values are in the cache of `layer`: `q` `[rows, heads, key_dim]` yields
     /// `heads_out` `[rows, heads, value_dim]`.
     pub(crate) fn attend(&mut self, layer: usize, heads: &QueryHeads<'_>) {
-        let QueryHeads { params, group, sinks, widths: [q_width, out_width], bidirectional } =
-            *heads;
+        let QueryHeads { params, group, sinks, bias, bidirectional, .. } = *heads;
+        let [q_width, out_width] = heads.widths;
         let (isa, cache) = (self.compute.isa, &*self.cache);
         let b = &mut *self.buffers;
         let threads = &mut self.compute.threads(&b.threads);
@@ -114,7 +116,7 @@ impl Step<'_> {
             let cache = cache.kv(layer, span.sequence);
             let (pos, tokens, first) = (span.position, span.rows.len(), span.rows.start);
             let ahead = batch.ahead(span, bidirectional);
-            let attend = Attend { isa, params, cache, group, sinks, pos, tokens, ahead };
+            let attend = Attend { isa, params, cache, group, sinks, bias, pos, tokens, ahead };
             let (q, out) = (&b.q[first * q_width..], &mut b.heads_out[first * out_width..]);
             attend.tiles(threads, q, out);
         }

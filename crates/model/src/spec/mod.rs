@@ -28,6 +28,7 @@ pub use crate::parts::latent_attention::LatentAttentionSpec;
 pub use crate::parts::latent_experts::LatentExpertsSpec;
 pub use crate::parts::mamba2::Mamba2Spec;
 pub use crate::parts::routing::{Gating, Routing};
+pub use crate::parts::score_bias::ScoreBias;
 pub use crate::parts::short_conv::ShortConvSpec;
 pub use crate::parts::{Attended, FeedForward, Mixer};
 use crate::parts::{laurel, token_input};
@@ -64,6 +65,8 @@ pub struct ModelSpec {
     pub segments: usize,
     /// The name in the file of the norm of the sum of these embeddings; `None`: there is no such norm.
     pub embedding_norm: Option<&'static str>,
+    /// The beginning of the names of layers' tensors in the file, before the number.
+    pub layer_prefix: &'static str,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
     /// True if a token has several residual streams; a layer computes one of them and predicts the others.
@@ -139,6 +142,8 @@ pub struct Norms {
     pub mixer_output: Option<&'static str>,
     /// Norm of the residual stream after that.
     pub mixer_sum: Option<&'static str>,
+    /// Norm of the sum of that and of the residual stream before the mixer; it is then the residual stream.
+    pub mixer_second: Option<&'static str>,
     /// Norm of the feed-forward part's input.
     pub feed_forward: Option<&'static str>,
     /// Norm of the feed-forward part's output, before it is added.
@@ -153,6 +158,7 @@ impl Norms {
         mixer: None,
         mixer_output: None,
         mixer_sum: None,
+        mixer_second: None,
         feed_forward: None,
         feed_forward_output: None,
         feed_forward_sum: None,
@@ -261,6 +267,12 @@ impl ModelSpec {
     /// True if tokens see later ones. Such a network reads a text as a whole, and does not continue it.
     pub fn is_bidirectional(&self) -> bool {
         self.attention_layers().any(|attention| attention.mask.is_bidirectional())
+    }
+
+    /// The number of positions that can be computed, if there is a limit: those that have embeddings, or biases of scores.
+    pub fn max_positions(&self) -> Option<usize> {
+        let reaches = self.attention_layers().filter_map(|attention| attention.reach);
+        self.positions.into_iter().chain(reaches).min()
     }
 
     /// True if the network can continue a text: tokens follow from its states, and none of them sees later ones.

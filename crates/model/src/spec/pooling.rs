@@ -1,4 +1,4 @@
-//! What becomes of the states of a text's tokens: one vector, or scores.
+//! From the states of a text's tokens to one vector, or to scores.
 
 use alight_formats::gguf::Array;
 
@@ -29,7 +29,7 @@ pub enum Pooling {
 pub struct ClassifierSpec {
     /// Number of scores.
     pub labels: usize,
-    /// What the scores are of, if the file has a name for each.
+    /// The name of each score, if the file has them.
     pub names: Vec<String>,
     /// The states that it is applied to: of all tokens (their mean), the first or the last.
     pub pooling: Pooling,

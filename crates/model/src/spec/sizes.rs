@@ -145,6 +145,7 @@ impl Sizes {
             positions: None,
             segments: 0,
             embedding_norm: None,
+            layer_prefix: "blk",
             layers,
             alt_up: false,
             ropes,

@@ -2,10 +2,12 @@
 //!
 //! Shapes are innermost first, as GGUF writes them: a matrix of `[rows, cols]` is `[cols, rows]`.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use alight_formats::gguf::TensorInfo;
 use alight_formats::split::{Catalog, Placed};
@@ -35,8 +37,12 @@ pub(crate) struct Finder<'c, 'a> {
     pub(crate) maps: &'c [&'c Map],
     /// The properties shared by all norms.
     pub(crate) norms: NormSpec,
+    /// The beginning of the names of layers' tensors, before the number: `blk`, mostly.
+    pub(crate) layers: &'static str,
     /// The tensors that were requested.
     pub(crate) found: RefCell<HashSet<*const Placed<'a>>>,
+    /// Data of any type that parts of several layers share.
+    pub(crate) shared: RefCell<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Finder<'_, '_> {
@@ -216,7 +222,12 @@ pub(crate) struct LayerFinder<'f, 'c, 'a> {
 
 impl LayerFinder<'_, '_, '_> {
     fn name(&self, what: &str) -> String {
-        format!("blk.{}.{what}", self.layer)
+        format!("{}.{}.{what}", self.all.layers, self.layer)
+    }
+
+    /// The tensors of the first layer.
+    pub(crate) fn first_layer(&self) -> Self {
+        LayerFinder { all: self.all, layer: 0 }
     }
 
     /// The matrix `what.weight` that maps `cols` features to `rows`.

@@ -1,4 +1,4 @@
-//! What makes pooled states vectors of another length, and scores.
+//! The head: it makes pooled states vectors of another length, or scores.
 
 use std::iter::once;
 

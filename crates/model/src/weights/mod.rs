@@ -35,6 +35,8 @@ pub(crate) struct Branch {
     pub(crate) output_norm: Option<Norm>,
     /// `[hidden]`, the norm of the residual stream to which its output has been added, if there is one.
     pub(crate) sum_norm: Option<Norm>,
+    /// `[hidden]`, of the sum of that and of the residual stream before the part, if there is one.
+    pub(crate) second_norm: Option<Norm>,
 }
 
 impl Branch {
@@ -42,12 +44,13 @@ impl Branch {
     fn find(
         find: &LayerFinder<'_, '_, '_>,
         part: Box<dyn Part>,
-        [norm, output_norm, sum_norm]: [Option<&str>; 3],
+        [norm, output_norm, sum_norm, second_norm]: [Option<&str>; 4],
         hidden: usize,
     ) -> Result<Branch, WeightError> {
         let norm_of = |name: Option<&str>| name.map(|name| find.norm(name, hidden)).transpose();
         let (norm, output_norm) = (norm_of(norm)?, norm_of(output_norm)?);
-        Ok(Branch { norm, part, output_norm, sum_norm: norm_of(sum_norm)? })
+        let (sum_norm, second_norm) = (norm_of(sum_norm)?, norm_of(second_norm)?);
+        Ok(Branch { norm, part, output_norm, sum_norm, second_norm })
     }
 }
 
@@ -73,11 +76,17 @@ impl LayerWeights {
         let norms = &spec.norms;
         let mixer = spec.mixer.as_ref().map(|mixer| {
             let part = mixer.spec().find(find, hidden)?;
-            Branch::find(find, part, [norms.mixer, norms.mixer_output, norms.mixer_sum], hidden)
+            Branch::find(
+                find,
+                part,
+                [norms.mixer, norms.mixer_output, norms.mixer_sum, norms.mixer_second],
+                hidden,
+            )
         });
         let feed_forward = spec.feed_forward.as_ref().map(|feed_forward| {
             let part = feed_forward.spec().find(find, hidden)?;
-            let norms = [norms.feed_forward, norms.feed_forward_output, norms.feed_forward_sum];
+            let norms =
+                [norms.feed_forward, norms.feed_forward_output, norms.feed_forward_sum, None];
             Branch::find(find, part, norms, hidden)
         });
         let token_input =
@@ -120,7 +129,7 @@ impl LayerWeights {
 pub(crate) struct Weights {
     /// `[vocab, hidden]`.
     pub(crate) embed: MatrixRef,
-    /// What is added to its rows.
+    /// Tables that are added to its rows.
     pub(crate) tables: Option<EmbeddingTables>,
     pub(crate) token_inputs: Option<TokenInputs>,
     pub(crate) alt_up: Option<AltUp>,
@@ -129,7 +138,7 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Option<Norm>,
     /// `[vocab, hidden]`: the embedding itself if the file has no other; `None`: no tokens follow from the states.
     pub(crate) output: Option<Linear>,
-    /// What makes pooled states vectors and scores.
+    /// It makes pooled states vectors and scores.
     pub(crate) head: HeadWeights,
     /// True if the output is the embedding.
     pub(crate) tied: bool,
@@ -208,7 +217,14 @@ impl Weights {
         maps: &[M],
     ) -> Result<Weights, WeightError> {
         let maps: Vec<&Map> = maps.iter().map(Borrow::borrow).collect();
-        let find = Finder { catalog, maps: &maps, norms: spec.norm, found: RefCell::default() };
+        let find = Finder {
+            catalog,
+            maps: &maps,
+            norms: spec.norm,
+            layers: spec.layer_prefix,
+            found: RefCell::default(),
+            shared: RefCell::default(),
+        };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab);
         let embed = find.embedding("token_embd.weight", hidden, vocab)?;
         let tied = spec.has_output && catalog.get("output.weight").is_none();

@@ -2,7 +2,8 @@
 //! positions and segments, norms of sums (post-norm), biases, GELU (Devlin et al. 2018).
 //!
 //! `nomic-bert` and `jina-bert-v3` rotate queries and keys instead of adding positions; Nomic's feed-forward part has a gate with SiLU, and no biases
-//! (Nusbaum et al. 2024; Sturua et al. 2024). In `nomic-bert-moe` every second layer has experts, which have no gate.
+//! (Nusbaum et al. 2024; Sturua et al. 2024). In `nomic-bert-moe` every second layer has experts, which have no gate. `jina-bert-v2` sees positions by
+//! biases of scores alone (ALiBi); its feed-forward part has a gate with GELU (Günther et al. 2023).
 
 use alight_kernels::rope::RopePairing;
 
@@ -14,9 +15,16 @@ use crate::parts::dense::DenseSpec;
 use crate::parts::experts::ExpertsSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{Activation, FeedForward, InputMatrices, Mask, ModelSpec, NormKind, Norms};
+use crate::spec::{
+    Activation, FeedForward, InputMatrices, Mask, ModelSpec, NormKind, Norms, QkNorm, ScoreBias,
+};
+
+/// Maximum number of positions between which there are biases of scores: tables of all distances are in memory.
+pub(super) const MAX_REACH: usize = 8192;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "bert", read };
+
+pub(super) const JINA_V2: Architecture = Architecture { name: "jina-bert-v2", read: jina_v2 };
 
 pub(super) const JINA_V3: Architecture =
     Architecture { name: "jina-bert-v3", read: |keys| rotated(keys, dense(keys)?) };
@@ -40,6 +48,29 @@ fn rotated(keys: &Keys<'_, '_>, dense: DenseSpec) -> Result<ModelSpec, SpecError
     let attention = attention(keys)?;
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     finish(keys, sizes.uniform(keys, attention, dense, rope))
+}
+
+fn jina_v2(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read_with(keys, NormKind::Layer)?;
+    let attention = AttentionSpec {
+        bias: Some(ScoreBias::Slopes),
+        reach: Some(sizes.context.min(MAX_REACH)),
+        qk_norm: QkNorm::WholeIfThere,
+        ..attention(keys)?
+    };
+    let dense = DenseSpec { activation: Activation::GeluErf, ..DenseSpec::read(keys)? };
+    let rows = keys.gguf.tensor("blk.0.ffn_up.weight").map_or(0, |up| up.ne[1]);
+    let inputs = match keys.gguf.tensor("blk.0.ffn_gate.weight") {
+        Some(_) => InputMatrices::GateAndUp,
+        None if rows == 2 * dense.intermediate_size as u64 => InputMatrices::Fused,
+        None => InputMatrices::Up,
+    };
+    let spec = sizes.unrotated(keys, attention, DenseSpec { inputs, ..dense });
+    let mut spec = finish(keys, spec)?;
+    if keys.gguf.tensor("blk.0.attn_norm_2.weight").is_some() {
+        spec.layers.iter_mut().for_each(|layer| layer.norms.mixer_second = Some("attn_norm_2"));
+    }
+    Ok(spec)
 }
 
 fn mixture(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {

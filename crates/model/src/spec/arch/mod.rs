@@ -63,13 +63,14 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod t5encoder;
 mod xverse;
 
 use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 82] = [
+const ALL: [&Architecture; 84] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -118,6 +119,7 @@ const ALL: [&Architecture; 82] = [
     &nemotron_h::ARCHITECTURE,
     &nemotron_h::MIXTURE,
     &bert::ARCHITECTURE,
+    &bert::JINA_V2,
     &bert::JINA_V3,
     &bert::NOMIC,
     &bert::NOMIC_MOE,
@@ -152,6 +154,7 @@ const ALL: [&Architecture; 82] = [
     &orion::ARCHITECTURE,
     &qwen::ARCHITECTURE,
     &xverse::ARCHITECTURE,
+    &t5encoder::ARCHITECTURE,
 ];
 
 /// A family of networks.

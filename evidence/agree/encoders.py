@@ -1,0 +1,361 @@
+"""Tiny encoders with random weights beside Hugging Face `transformers`: the final state of every token, pooled vectors and scores of pairs, in float64,
+by the classes of those who made them.
+
+    PYTHON -m evidence agree encoders [NAME…] [--binary target/release/examples/vectors]
+
+The weights of transformers' own classes go into GGUF files under llama.cpp's names (`gguf`). Texts of several lengths are computed together. What is
+compared is the root mean square of all differences, as a share of the numbers' own, and the cosine of each vector: keys and values are F16 in our
+cache (half a unit in 2^11), everything else is f32. In a text of one token nothing but its values is rounded: with these rounded in transformers' network,
+too, it has to be the same in all but f32. The mistakes are transformers' own network with one thing changed: each has to differ from ours by ten times as
+much. The forms of GELU, which differ by less than F16 rounds, are told apart by that one token.
+
+Needs torch and transformers, which are in no requirements.txt, besides numpy and gguf:
+    python3 -m venv VENV && VENV/bin/pip install torch transformers gguf
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evidence.lib import checks, common
+from evidence.lib.lazy import lazily
+
+gguf = lazily("gguf")
+np = lazily("numpy")
+torch = lazily("torch")
+transformers = lazily("transformers")
+
+# Of root mean squares, and with values that are rounded alike; of cosines.
+TOLERANCE, TIGHT = 2e-3, 5e-6
+COSINE = 0.99999
+SEEN = 10
+VOCAB, HIDDEN, FF, LAYERS, CONTEXT = 300, 48, 80, 4, 128
+LENGTHS = (1, 2, 17, 60)
+
+SIZES = dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=LAYERS, intermediate_size=FF, pad_token_id=0,
+             bos_token_id=1, eos_token_id=2, attn_implementation="eager")
+POST = [
+    (r"embeddings\.word_embeddings\.(.*)", r"token_embd.\1"),
+    (r"embeddings\.position_embeddings\.(.*)", r"position_embd.\1"),
+    (r"embeddings\.token_type_embeddings\.(.*)", r"token_types.\1"),
+    (r"embeddings\.LayerNorm\.(.*)", r"token_embd_norm.\1"),
+]
+BERT = POST + [
+    (r"encoder\.layer\.(\d+)\.attention\.self\.query\.(.*)", r"blk.\1.attn_q.\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.key\.(.*)", r"blk.\1.attn_k.\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.self\.value\.(.*)", r"blk.\1.attn_v.\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.dense\.(.*)", r"blk.\1.attn_output.\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.(.*)", r"blk.\1.attn_output_norm.\2"),
+    (r"encoder\.layer\.(\d+)\.intermediate\.dense\.(.*)", r"blk.\1.ffn_up.\2"),
+    (r"encoder\.layer\.(\d+)\.output\.dense\.(.*)", r"blk.\1.ffn_down.\2"),
+    (r"encoder\.layer\.(\d+)\.output\.LayerNorm\.(.*)", r"blk.\1.layer_output_norm.\2"),
+    (r"pooler\.dense\.(.*)", r"cls.\1"),
+    (r"classifier\.dense\.(.*)", r"cls.\1"),
+    (r"classifier\.out_proj\.(.*)", r"cls.output.\1"),
+    (r"classifier\.(weight|bias)", r"cls.output.\1"),
+]
+LLAMA = [
+    (r"embed_tokens\.(.*)", r"token_embd.\1"),
+    (r"layers\.(\d+)\.self_attn\.([qkv])_proj\.(.*)", r"blk.\1.attn_\2.\3"),
+    (r"layers\.(\d+)\.self_attn\.([qk])_norm\.(.*)", r"blk.\1.attn_\2_norm.\3"),
+    (r"layers\.(\d+)\.self_attn\.o_proj\.(.*)", r"blk.\1.attn_output.\2"),
+    (r"layers\.(\d+)\.mlp\.(gate|up|down)_proj\.(.*)", r"blk.\1.ffn_\2.\3"),
+    (r"layers\.(\d+)\.input_layernorm\.(.*)", r"blk.\1.attn_norm.\2"),
+    (r"norm\.(.*)", r"output_norm.\1"),
+]
+ROTATED = POST + LLAMA + [
+    (r"layers\.(\d+)\.mlp\.fc1\.(.*)", r"blk.\1.ffn_up.\2"),
+    (r"layers\.(\d+)\.mlp\.fc2\.(.*)", r"blk.\1.ffn_down.\2"),
+    (r"layers\.(\d+)\.post_attention_layernorm\.(.*)", r"blk.\1.attn_output_norm.\2"),
+    (r"layers\.(\d+)\.post_mlp_layernorm\.(.*)", r"blk.\1.layer_output_norm.\2"),
+]
+MODERN = [
+    (r"embeddings\.tok_embeddings\.(.*)", r"token_embd.\1"),
+    (r"embeddings\.norm\.(.*)", r"token_embd_norm.\1"),
+    (r"layers\.(\d+)\.attn_norm\.(.*)", r"blk.\1.attn_norm.\2"),
+    (r"layers\.(\d+)\.attn\.Wqkv\.(.*)", r"blk.\1.attn_qkv.\2"),
+    (r"layers\.(\d+)\.attn\.Wo\.(.*)", r"blk.\1.attn_output.\2"),
+    (r"layers\.(\d+)\.mlp_norm\.(.*)", r"blk.\1.ffn_norm.\2"),
+    (r"layers\.(\d+)\.mlp\.Wi\.(.*)", r"blk.\1.ffn_up.\2"),
+    (r"layers\.(\d+)\.mlp\.Wo\.(.*)", r"blk.\1.ffn_down.\2"),
+    (r"final_norm\.(.*)", r"output_norm.\1"),
+    (r"head\.dense\.(.*)", r"cls.\1"),
+    (r"head\.norm\.(.*)", r"cls.norm.\1"),
+    (r"classifier\.(.*)", r"cls.output.\1"),
+]
+T5 = [
+    (r"shared\.(.*)", r"token_embd.\1"),
+    (r"encoder\.block\.(\d+)\.layer\.0\.SelfAttention\.([qkvo])\.(.*)", r"enc.blk.\1.attn_\2.\3"),
+    (r"encoder\.block\.(\d+)\.layer\.0\.SelfAttention\.relative_attention_bias\.(.*)", r"enc.blk.\1.attn_rel_b.\2"),
+    (r"encoder\.block\.(\d+)\.layer\.0\.layer_norm\.(.*)", r"enc.blk.\1.attn_norm.\2"),
+    (r"encoder\.block\.(\d+)\.layer\.1\.DenseReluDense\.wi_0\.(.*)", r"enc.blk.\1.ffn_gate.\2"),
+    (r"encoder\.block\.(\d+)\.layer\.1\.DenseReluDense\.wi(?:_1)?\.(.*)", r"enc.blk.\1.ffn_up.\2"),
+    (r"encoder\.block\.(\d+)\.layer\.1\.DenseReluDense\.wo\.(.*)", r"enc.blk.\1.ffn_down.\2"),
+    (r"encoder\.block\.(\d+)\.layer\.1\.layer_norm\.(.*)", r"enc.blk.\1.ffn_norm.\2"),
+    (r"encoder\.final_layer_norm\.(.*)", r"enc.output_norm.\1"),
+]
+PRE = [(r"layers\.(\d+)\.post_attention_layernorm\.(.*)", r"blk.\1.ffn_norm.\2")]
+GEMMA = LLAMA + [
+    (r"layers\.(\d+)\.post_attention_layernorm\.(.*)", r"blk.\1.post_attention_norm.\2"),
+    (r"layers\.(\d+)\.pre_feedforward_layernorm\.(.*)", r"blk.\1.ffn_norm.\2"),
+    (r"layers\.(\d+)\.post_feedforward_layernorm\.(.*)", r"blk.\1.post_ffw_norm.\2"),
+]
+
+
+def rope(base: float) -> dict:
+    return dict(rope_type="default", rope_theta=base)
+
+
+def both(full: float, sliding: float) -> dict:
+    return dict(full_attention=rope(full), sliding_attention=rope(sliding))
+
+
+@dataclass
+class Case:
+    """A network of transformers, and what its GGUF file is."""
+
+    name: str
+    arch: str
+    # The names of its class and of its configuration.
+    model: str
+    config: str
+    given: dict
+    renamed: list
+    keys: dict
+    # What `wrong` changes in the configuration, by what it is; "" changes the inputs instead.
+    wrong: dict = field(default_factory=dict)
+    # Scores instead of states.
+    rank: bool = False
+    # What becomes of a tensor.
+    tensor: Callable = lambda name, weights: weights
+    # Queries, keys and values are one tensor in the file.
+    fused: bool = False
+
+
+def at(rows: int) -> Callable:
+    """Leaves the first rows of the positions out, as converters do: RoBERTa begins to count after its padding."""
+    return lambda name, weights: weights[rows:] if name == "position_embd.weight" else weights
+
+
+def gemma(name: str, weights):
+    return weights + 1.0 if "norm" in name else weights
+
+
+LAYER_NORM, RMS = "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"
+HEADS = dict(num_attention_heads=3)
+OTHER_GELU = {"GELU in its tanh form": dict(hidden_act="gelu_pytorch_tanh")}
+BERTS = SIZES | HEADS | dict(max_position_embeddings=CONTEXT)
+FREQ = {"attention.layer_norm_epsilon": 1e-12, "attention.causal": False}
+
+CASES = [
+    Case("bert", "bert", "BertModel", "BertConfig", BERTS, BERT, FREQ,
+         OTHER_GELU | {"one segment": "segments", "another eps": dict(layer_norm_eps=0.1)}),
+    Case("bert, pairs", "bert", "BertForSequenceClassification", "BertConfig", BERTS | dict(num_labels=1), BERT,
+         FREQ | {"pooling_type": 4}, {"one segment": "segments"}, rank=True),
+    Case("xlm-roberta", "bert", "XLMRobertaForSequenceClassification", "XLMRobertaConfig",
+         BERTS | dict(num_labels=3, type_vocab_size=1, max_position_embeddings=CONTEXT + 1), BERT, FREQ | {"pooling_type": 4},
+         OTHER_GELU, rank=True, tensor=at(1)),
+    Case("nomic-bert", "nomic-bert", "NomicBertModel", "NomicBertConfig", BERTS | dict(head_dim=16, rope_parameters=rope(1000.0)),
+         ROTATED, FREQ | {"rope.freq_base": 1000.0}, {"another base": dict(rope_parameters=rope(1500.0)), "one segment": "segments"},
+         fused=True),
+    Case("jina-bert-v3", "jina-bert-v3", "JinaEmbeddingsV3Model", "JinaEmbeddingsV3Config",
+         BERTS | dict(rope_parameters=rope(20000.0), layer_norm_eps=1e-5), ROTATED,
+         {LAYER_NORM: 1e-5, "attention.causal": False, "rope.freq_base": 20000.0},
+         OTHER_GELU | {"another base": dict(rope_parameters=rope(30000.0))}, fused=True),
+    Case("modern-bert", "modern-bert", "ModernBertModel", "ModernBertConfig",
+         SIZES | HEADS | dict(local_attention=8, sep_token_id=2, cls_token_id=1, num_hidden_layers=7), MODERN,
+         {LAYER_NORM: 1e-5, "attention.causal": False, "rope.freq_base": 160000.0, "attention.sliding_window": 8,
+          "attention.sliding_window_pattern": 3, "block_count": 7},
+         {"GELU in its tanh form": dict(hidden_activation="gelu_pytorch_tanh"), "a wider window": dict(local_attention=10),
+          "one base": dict(rope_parameters=both(160000.0, 160000.0))}),
+    Case("modern-bert, scores", "modern-bert", "ModernBertForSequenceClassification", "ModernBertConfig",
+         SIZES | HEADS | dict(local_attention=8, sep_token_id=2, cls_token_id=1, num_labels=2, classifier_pooling="mean"), MODERN,
+         {LAYER_NORM: 1e-5, "attention.causal": False, "rope.freq_base": 160000.0, "attention.sliding_window": 8, "pooling_type": 4},
+         {"of the first token": dict(classifier_pooling="cls")}, rank=True),
+    Case("eurobert", "eurobert", "EuroBertModel", "EuroBertConfig",
+         SIZES | HEADS | dict(num_key_value_heads=1, head_dim=16, rope_parameters=rope(250000.0), mask_token_id=3), LLAMA + PRE,
+         {RMS: 1e-5, "attention.causal": False, "rope.freq_base": 250000.0, "attention.head_count_kv": 1},
+         {"another base": dict(rope_parameters=rope(500000.0))}),
+    Case("gemma-embedding", "gemma-embedding", "Gemma3TextModel", "Gemma3TextConfig",
+         SIZES | HEADS | dict(num_key_value_heads=1, head_dim=24, query_pre_attn_scalar=24, sliding_window=12, num_hidden_layers=7,
+                              use_bidirectional_attention=True), GEMMA,
+         {RMS: 1e-6, "attention.causal": False, "rope.freq_base": 1e6, "attention.head_count_kv": 1, "attention.key_length": 24,
+          "attention.value_length": 24, "attention.sliding_window": 12, "block_count": 7},
+         {"a wider window": dict(sliding_window=14), "causal": dict(use_bidirectional_attention=False)}, tensor=gemma),
+    Case("qwen3", "qwen3", "Qwen3Model", "Qwen3Config",
+         SIZES | HEADS | dict(num_key_value_heads=1, head_dim=24, rope_parameters=rope(1e6)), LLAMA + PRE,
+         {RMS: 1e-6, "rope.freq_base": 1e6, "attention.head_count_kv": 1, "attention.key_length": 24, "attention.value_length": 24,
+          "pooling_type": 3}, {"another base": dict(rope_parameters=rope(2e6))}),
+    *(Case(f"t5encoder, {kind}", "t5encoder", "T5EncoderModel", "T5Config",
+           dict(vocab_size=VOCAB, d_model=HIDDEN, d_kv=16, d_ff=FF, num_layers=LAYERS, num_heads=3, feed_forward_proj=kind,
+                relative_attention_num_buckets=16, pad_token_id=0, eos_token_id=1), T5,
+           {RMS: 1e-6, "attention.key_length": 16, "attention.value_length": 16, "attention.relative_buckets_count": 16},
+           {"other buckets": dict(relative_attention_max_distance=100)})
+      for kind in ("relu", "gated-gelu")),
+]
+
+
+def network(case: Case, change: dict | str | None = None):
+    given = case.given | (change if isinstance(change, dict) else {})
+    model = getattr(transformers, case.model)(getattr(transformers, case.config)(**given)).double().eval()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, weights in sorted(model.named_parameters()):
+            random = torch.randn(weights.shape, generator=generator, dtype=torch.float64)
+            if weights.dim() == 1:
+                random = 0.2 * random + (1.0 if name.endswith("weight") and case.arch != "gemma-embedding" else 0.0)
+            elif "embed" not in name and "shared" not in name and "relative" not in name:
+                random = random * 1.3 / weights.shape[-1] ** 0.5
+            if "SelfAttention.q." in name:  # T5 has this factor in its weights
+                random = random / model.config.d_kv**0.5
+            weights.copy_(random.float().double())
+    return model
+
+
+def write(case: Case, model, path: Path) -> None:
+    w = gguf.GGUFWriter(path, case.arch)
+    keys = {"block_count": LAYERS, "context_length": CONTEXT, "embedding_length": HIDDEN, "feed_forward_length": FF,
+            "attention.head_count": 3} | case.keys
+    for name, value in keys.items():
+        add = {bool: w.add_bool, int: w.add_uint32, float: w.add_float32}[type(value)]
+        add(f"{case.arch}.{name}", value)
+    w.add_string("tokenizer.ggml.model", "llama")
+    w.add_array("tokenizer.ggml.tokens", ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + [f"w{i}" for i in range(259, VOCAB)])
+    w.add_array("tokenizer.ggml.scores", [0.0] * VOCAB)
+    w.add_array("tokenizer.ggml.token_type", [2, 3, 3] + [6] * 256 + [1] * (VOCAB - 259))
+    tensors = {}
+    for name, weights in model.state_dict().items():
+        short = re.sub(r"^(bert|roberta|model)\.", "", name)
+        for pattern, to in case.renamed:
+            if found := re.fullmatch(pattern, short):
+                out = found.expand(to)
+                tensors[out] = case.tensor(out, weights.numpy())
+                break
+        else:
+            if "pooler" not in short and short != "encoder.embed_tokens.weight":
+                raise SystemExit(f"{case.name}: no place for {name}")
+    if case.fused:
+        for layer in range(LAYERS):
+            for kind in ("weight", "bias"):
+                parts = [tensors.pop(f"blk.{layer}.attn_{part}.{kind}", None) for part in "qkv"]
+                if parts[0] is not None:
+                    tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate(parts)
+    for name, weights in tensors.items():
+        w.add_tensor(name, np.ascontiguousarray(weights, dtype=np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def rounding(model) -> list:
+    """Rounds what values are projected to, as our cache does."""
+
+    def rounded(_, __, out):
+        keep = out.shape[-1] // 3 * 2 if out.shape[-1] == 3 * HIDDEN else 0
+        return torch.cat([out[..., :keep], out[..., keep:].half().double()], dim=-1)
+
+    values = re.compile(r"(\.value|v_proj|SelfAttention\.v|Wqkv)$")
+    return [module.register_forward_hook(rounded) for name, module in model.named_modules() if values.search(name)]
+
+
+def alone(case: Case, model, text) -> np.ndarray:
+    """What is made of a text of one token, with values that are rounded as ours."""
+    hooks = rounding(model)
+    assert len(hooks) == model.config.num_hidden_layers
+    found = theirs(case, model, text)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def texts(seed: int) -> list[tuple[list[int], int]]:
+    """Token ids, and where the second segment begins."""
+    random = np.random.default_rng(seed)
+    return [([int(id) for id in random.integers(4, VOCAB, n)], max(1, n // 3)) for n in LENGTHS]
+
+
+def theirs(case: Case, model, text, segments: bool = True) -> np.ndarray:
+    """States `[tokens, hidden]`, or scores `[1, labels]`."""
+    ids, second = text
+    given = {}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        kinds = [int(segments and i >= second) for i in range(len(ids))]
+        given["token_type_ids"] = torch.tensor([kinds])
+    with torch.no_grad():
+        out = model(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), **given)
+    return (out.logits if case.rank else out.last_hidden_state[0]).numpy()
+
+
+def ours(program: Path, path: Path, asked: list) -> list[np.ndarray]:
+    lines = "".join(f"{pooling} {second} {' '.join(map(str, ids))}\n" for pooling, (ids, second) in asked)
+    done = subprocess.run([program, path, "-t", "1", "-b", "64"], input=lines, text=True, capture_output=True)
+    if done.returncode:
+        raise SystemExit(f"{path.name}: {done.stderr}")
+    return [np.array(line.split(), dtype=np.float64) for line in done.stdout.splitlines()]
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.sqrt(np.square(a - b).mean() / np.square(b).mean()))
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(((a * b).sum(-1) / np.sqrt(np.square(a).sum(-1) * np.square(b).sum(-1))).min())
+
+
+def compare(args, report, case: Case, program: Path, path: Path) -> None:
+    model = network(case)
+    write(case, model, path)
+    all_texts = texts(args.seed)
+    exact = [theirs(case, model, text) for text in all_texts]
+    found = ours(program, path, [("rank" if case.rank else "none", text) for text in all_texts])
+    found = [f.reshape(e.shape) for f, e in zip(found, exact)]
+    off = [apart(f, e) for f, e in zip(found, exact)]
+    worst = apart(np.concatenate(found), np.concatenate(exact)) if case.rank else max(off)
+    # A value between two numbers of F16 may become either by the last bit of f32, so the nearest of a few.
+    singles = [([id], 1) for id in all_texts[-1][0][:4]]
+    vectors = ours(program, path, [("rank" if case.rank else "none", text) for text in singles])
+    each = [(apart(vector.reshape(exact[0].shape), alone(case, model, text)), vector, text) for vector, text in zip(vectors, singles)]
+    near_zero, single, token = min(each, key=lambda one: one[0])
+    report.add(near_zero <= TIGHT, f"{case.name}, one token: {near_zero:.1e} apart")
+    near = 1.0 if case.rank else min(cosine(f, e) for f, e in zip(found, exact))
+    tolerance = 3 * TOLERANCE if case.rank else TOLERANCE  # some scores are near 0
+    report.add(worst <= tolerance and near >= COSINE, f"{case.name}: {worst:.1e} apart, cosine at least 1 - {1 - near:.1e}")
+    if not case.rank:
+        pooled = [("cls", lambda e: e[0]), ("last", lambda e: e[-1]), ("mean", lambda e: e.mean(0))]
+        for pooling, of in pooled:
+            vectors = ours(program, path, [(pooling, text) for text in all_texts])
+            near = min(cosine(f, of(e)) for f, e in zip(vectors, exact))
+            report.add(near >= COSINE, f"{case.name}, {pooling}: cosine at least 1 - {1 - near:.1e}")
+    for what, change in case.wrong.items():
+        other = model if change == "segments" else network(case, change)
+        if "GELU" in what:
+            far, limit = apart(alone(case, other, token), single.reshape(exact[0].shape)), SEEN * near_zero
+        else:
+            wrong = [theirs(case, other, text, change != "segments") for text in all_texts]
+            far, limit = apart(np.concatenate(wrong), np.concatenate(found)), SEEN * worst
+        report.add(far > limit, f"{case.name}, with a mistake: {what}: {far:.1e} apart (wanted > {limit:.1e})")
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("names", nargs="*", help="cases whose names begin with one of these (default: all)")
+    parser.add_argument("--binary", type=Path, help="the built example `vectors` (default: builds it)")
+    parser.add_argument("--seed", type=int, default=1, help="of the texts")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only what fails, and the sum")
+
+
+def run(args) -> int:
+    transformers.logging.set_verbosity_error()
+    report = checks.Checks(args.quiet)
+    program = args.binary or common.example("vectors")
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            if not args.names or any(case.name.startswith(name) for name in args.names):
+                compare(args, report, case, program, Path(folder) / "model.gguf")
+    print(f"transformers {transformers.__version__}: {report.passed} passed, {report.failed} failed")
+    return report.status()
