@@ -165,6 +165,8 @@ FALCON = Tiny("falcon", "falcon", kv_heads=1, eps=1e-5, biases=("attn_norm", "ou
 MAINCODER = Tiny("maincoder", "maincoder", head_dim=40, heads=4, eps=1e-5, qk_norm=True, qk_gain=2.0)
 PANGU = Tiny("pangu-embedded", "pangu-embedded", head_dim=40, heads=4, eps=1e-5, biases=(*QKV, "attn_output"))
 PLAMO = Tiny("plamo", "plamo", eps=1e-5, tied=False)
+AFMOE = Tiny("afmoe", "afmoe", layers=5, head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, leading=1, shared_ff=88,
+             normed=True, weights_scale=1.7, experts=7, used=3, expert_ff=44)
 MAMBA2 = Tiny("mamba2", "mamba2", layers=5, tied=False, layout="mmmmm", mamba=(6, 2, 32, 20, 4))
 DEEPSEEK = Tiny("deepseek", "deepseek", tied=False, leading=1, shared_ff=88, weights_scale=1.7, **(MOE | dict(layers=3)))
 DOTS1 = Tiny("dots1", "dots1", head_dim=40, heads=4, kv_heads=4, base=1e6, tied=False, qk_norm=True, qk_gain=2.0, leading=1, shared_ff=88, gating=2,
@@ -392,6 +394,10 @@ CASES = [
     (PANGU, {f"none of {b}": dict(biases=tuple(a for a in PANGU.biases if a != b)) for b in PANGU.biases if b != "attn_k"}
      | {"interleaved rotary": dict(arch="llama")}),
     (PLAMO, {"another base": dict(base=1e3), "interleaved rotary": dict(rope_dims=8)}),
+    (AFMOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None), "window of 13": dict(window=13),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",)), "gates of 1/2": dict(zero=("attn_gate",)),
+        "other gates": dict(flipped=("attn_gate",)), "another base": dict(base=1e3)}),
     (MAMBA2, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)),
               "nothing past the states": dict(zero=("ssm_d",)), "norms reversed": dict(flipped=("ssm_norm",))}),
     (DEEPSEEK, {"two experts": dict(used=2), "experts in another order": dict(rolled=1), "gate and up swapped": dict(swapped=True),

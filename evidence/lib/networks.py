@@ -20,10 +20,10 @@ LATENT = ("deepseek2", "mistral4")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe", "qwen3next")
 # Their experts are chosen with a bias, which has no matrix.
-CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe", "bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe",
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe", "bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "afmoe",
                                *LATENT), ("exp_probs_b",)
 # Whose files say how many experts a network for all tokens is as wide as.
-SHARED_COUNTED = ("glm4moe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", *LATENT)
+SHARED_COUNTED = ("glm4moe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "afmoe", *LATENT)
 # Of whose layers each is a mixer or a feed-forward part.
 ONE_PART = ("nemotron_h", "nemotron_h_moe")
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
@@ -57,7 +57,9 @@ EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_
 UNGATED = ("starcoder2", "arcee", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "nemotron", "jais2", *ONE_PART)
 PARALLEL = ("command-r", "cohere2", "phi2", "falcon", "plamo")
 # Whose layers have norms of inputs and of outputs.
-SANDWICHES = ("glm4",)
+SANDWICHES = ("glm4", "afmoe")
+# Whose attention has a gate for each element of what heads put out, by a projection of its own.
+GATED = ("afmoe",)
 # Whose layers norm what their parts put out, and not what they take in.
 OUTPUTS_NORMED = ("olmo2", "exaone4")
 # What the norm before the feed-forward part is called in GGUF, where it is not ffn_norm.
@@ -88,6 +90,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (queries, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
     layer |= {"attn_q_norm": normed[0], "attn_k_norm": normed[1]} if qk_norm else {}
     layer |= {"attn_sinks": (heads,)} if arch in SINKS else {}
+    layer |= {"attn_gate": (q, embd)} if arch in GATED else {}
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
     layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs and not parallel else {}
     layer |= {"attn_norm_2": (embd,)} if two_norms else {}

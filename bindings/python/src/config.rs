@@ -4,7 +4,7 @@ use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
 use alight_model::spec::{
     Activation, AttentionSpec, DenseSpec, ExpertsSpec, Gating, InputMatrices, Mask, Mixer,
-    ModelSpec, NormKind, Norms, QkNorm, Routing,
+    ModelSpec, NormKind, Norms, OutputGate, QkNorm, Routing,
 };
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -187,7 +187,7 @@ impl<'s> Uniform<'s> {
             spec.attention_layers().find(|a| a.mask.window().is_some()).and_then(|a| a.rope);
         let known = |a: &AttentionSpec| matches!(a.mask, Mask::Causal | Mask::Window(_));
         let alike = spec.attention_layers().all(|a| plain(a) == attention && known(a))
-            && !(attention.output_gate
+            && !(attention.output_gate != OutputGate::None
                 || attention.norm_after_rope
                 || attention.temperature.is_some()
                 || attention.value_norm

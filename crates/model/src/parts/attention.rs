@@ -66,9 +66,20 @@ pub struct AttentionSpec {
     pub keys_as_values: bool,
     /// The layer whose keys and values it uses; `None`: its own.
     pub kv_layer: Option<usize>,
-    /// True if a head's output is multiplied by the sigmoid of a gate, which `attn_q` computes in addition to the query; values
-    /// then have the length of keys.
-    pub output_gate: bool,
+    /// What the outputs of heads are multiplied by, before the output projection.
+    pub output_gate: OutputGate,
+}
+
+/// The gate of the outputs of heads: the sigmoid of a projection of the part's input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputGate {
+    /// There is none.
+    #[default]
+    None,
+    /// `attn_q` computes it in addition to the query of each head; values then have the length of keys.
+    InQueries,
+    /// `attn_gate` computes it: a number for each head `[heads]`, or for each element of its output `[heads, value_dim]`, as the file has it.
+    Own,
 }
 
 /// The positions that a token of a layer sees.
@@ -258,7 +269,7 @@ impl AttentionSpec {
             value_norm: false,
             keys_as_values: false,
             kv_layer: None,
-            output_gate: false,
+            output_gate: OutputGate::None,
         }
     }
 
@@ -278,6 +289,15 @@ impl AttentionSpec {
         ]
     }
 
+    /// Returns the width of the rows in the buffer of gates.
+    fn gate_width(&self) -> usize {
+        match self.output_gate {
+            OutputGate::None => 0,
+            OutputGate::InQueries => 2 * self.heads * self.key_dim,
+            OutputGate::Own => self.heads * self.value_dim,
+        }
+    }
+
     /// Returns the shape of a page of its keys and values.
     pub(crate) fn page_shape(&self) -> KvShape {
         let (kv_heads, k_dim, v_dim) = (self.kv_heads, self.key_dim, self.value_dim);
@@ -288,8 +308,9 @@ impl AttentionSpec {
     fn keep_row(&self, b: &mut Buffers, from: usize, to: usize) {
         let [q, ..] = self.widths();
         Rows::new(&mut b.q, q).copy(from, to);
-        if self.output_gate {
-            Rows::new(&mut b.gate, 2 * q).copy(from, to);
+        let gate = self.gate_width();
+        if gate > 0 {
+            Rows::new(&mut b.gate, gate).copy(from, to);
         }
     }
 
@@ -313,7 +334,7 @@ impl PartSpec for AttentionSpec {
             q,
             k,
             v,
-            gate: if self.output_gate { 2 * q } else { 0 },
+            gate: self.gate_width(),
             heads_out: out,
             widest_input: out,
             attention_rows: self.group() * tile_tokens(self.group()).max(1),
@@ -352,6 +373,8 @@ pub(crate) struct Attention {
     v: Option<Linear>,
     /// `[hidden, heads · value_dim]`
     o: Linear,
+    /// `[heads, hidden]`, or `[heads · value_dim, hidden]`
+    gate: Option<Linear>,
     /// One `[key_dim]` for all heads, one for each head, or one `[heads · key_dim]`; or none.
     q_norm: Vec<Norm>,
     /// Likewise; `[kv_heads · key_dim]`.
@@ -380,7 +403,8 @@ fn qkv(
         return Ok((one("attn_q", q)?, None, None));
     }
     if !find.has("attn_qkv") {
-        let query = one("attn_q", if spec.output_gate { 2 * q } else { q })?;
+        let in_queries = spec.output_gate == OutputGate::InQueries;
+        let query = one("attn_q", if in_queries { 2 * q } else { q })?;
         let has_values = !spec.keys_as_values || find.has("attn_v");
         let value = has_values.then(|| one("attn_v", v)).transpose()?;
         return Ok((query, Some(one("attn_k", k)?), value));
@@ -392,6 +416,22 @@ fn qkv(
         Ok(Linear::from(matrix).with_bias(bias.as_ref().map(|bias| bias[rows].to_vec())))
     };
     Ok((part(0..q)?, Some(part(q..q + k)?), Some(part(q + k..all)?)))
+}
+
+/// Finds the gate that has a projection of its own.
+fn own_gate(
+    find: &LayerFinder<'_, '_, '_>,
+    spec: &AttentionSpec,
+    hidden: usize,
+) -> Result<Option<Linear>, WeightError> {
+    if spec.output_gate != OutputGate::Own {
+        return Ok(None);
+    }
+    let width = match find.rows("attn_gate.weight") {
+        Some(rows) if rows == spec.heads => rows,
+        _ => spec.gate_width(),
+    };
+    Ok(Some(find.linear("attn_gate", hidden, width)?))
 }
 
 /// Finds the biases of scores, which all layers share.
@@ -442,6 +482,7 @@ impl Attention {
             k,
             v,
             o: find.linear(spec.output, out_width, hidden)?,
+            gate: own_gate(find, spec, hidden)?,
             q_norm: norm("attn_q_norm", spec.heads)?,
             k_norm: if own { norm("attn_k_norm", spec.kv_heads)? } else { Vec::new() },
             v_norm: spec.value_norm.then(|| find.unweighted_norm(spec.value_dim)),
@@ -513,43 +554,56 @@ impl Attention {
 impl Part for Attention {
     fn linears(&self) -> Vec<&Linear> {
         let kv = self.k.iter().chain(&self.v);
-        [&self.q].into_iter().chain(kv).chain([&self.o]).collect()
+        [&self.q].into_iter().chain(kv).chain(&self.gate).chain([&self.o]).collect()
     }
 
     fn linears_mut(&mut self) -> Vec<&mut Linear> {
         let kv = self.k.iter_mut().chain(&mut self.v);
-        [&mut self.q].into_iter().chain(kv).chain([&mut self.o]).collect()
+        [&mut self.q].into_iter().chain(kv).chain(&mut self.gate).chain([&mut self.o]).collect()
     }
 
     fn input_formats(&self) -> ActivationFormats {
         let kv = self.k.iter().chain(&self.v);
-        ActivationFormats::of([&self.q].into_iter().chain(kv).flat_map(Linear::kinds))
+        let inputs = [&self.q].into_iter().chain(kv).chain(&self.gate);
+        ActivationFormats::of(inputs.flat_map(Linear::kinds))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
         let spec = &self.spec;
         let [q_width, k_width, v_width, out_width] = spec.widths();
         let b = &mut *step.buffers;
-        let q_rows = match spec.output_gate {
-            false => Rows::new(&mut b.q, q_width),
-            true => Rows::new(&mut b.gate, 2 * q_width),
-        };
+        let in_queries = spec.output_gate == OutputGate::InQueries;
         let (k_rows, v_rows) = (Rows::new(&mut b.k, k_width), Rows::new(&mut b.v, v_width));
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
         let store = step.store;
         let (q, o) = (self.q.view(store), self.o.view(store));
-        let [k, v] = [&self.k, &self.v].map(|linear| linear.as_ref().map(|l| l.view(store)));
-        match (k, v) {
-            (Some(k), Some(v)) => {
-                let outputs = [[q_rows], [k_rows], [v_rows]];
-                compute.multiply([[&q], [&k], [&v]], outputs, acts, threads, None);
+        let [k, v, gate] =
+            [&self.k, &self.v, &self.gate].map(|linear| linear.as_ref().map(|l| l.view(store)));
+        if let (Some(k), Some(v), Some(gate)) = (&k, &v, &gate) {
+            let gates = Rows::new(&mut b.gate, gate.matrix.rows());
+            let outputs = [[Rows::new(&mut b.q, q_width)], [k_rows], [v_rows], [gates]];
+            compute.multiply([[&q], [k], [v], [gate]], outputs, acts, threads, None);
+        } else {
+            let q_rows = match in_queries {
+                false => Rows::new(&mut b.q, q_width),
+                true => Rows::new(&mut b.gate, 2 * q_width),
+            };
+            match (&k, &v) {
+                (Some(k), Some(v)) => {
+                    let outputs = [[q_rows], [k_rows], [v_rows]];
+                    compute.multiply([[&q], [k], [v]], outputs, acts, threads, None);
+                }
+                (Some(k), None) => {
+                    compute.multiply([[&q], [k]], [[q_rows], [k_rows]], acts, threads, None);
+                }
+                _ => compute.multiply([[&q]], [[q_rows]], acts, threads, None),
             }
-            (Some(k), None) => {
-                compute.multiply([[&q], [&k]], [[q_rows], [k_rows]], acts, threads, None);
+            if let Some(gate) = &gate {
+                let gates = Rows::new(&mut b.gate, gate.matrix.rows());
+                compute.multiply([[gate]], [[gates]], acts, threads, None);
             }
-            _ => compute.multiply([[&q]], [[q_rows]], acts, threads, None),
         }
-        if spec.output_gate {
+        if in_queries {
             split_gate(spec, step);
         }
         match spec.kv_layer {
@@ -564,23 +618,48 @@ impl Part for Attention {
         let (isa, formats) = (step.compute.isa, ActivationFormats::of(self.o.kinds()));
         let input = Rows::new(&mut b.heads_out, out_width);
         let (n, acts, threads) = (b.batch.counts(), &mut b.acts, &b.threads);
-        if spec.output_gate {
-            let rows = [Rows::new(&mut b.gate, 2 * q_width), input];
-            step.compute.pack(
-                n,
-                out_width,
-                rows,
-                acts,
-                formats,
-                threads,
-                &|_, [gate, y], _, put| {
-                    let gate = &mut gate[..out_width];
-                    sigmoid_mul(isa, gate, y);
-                    put(gate);
-                },
-            );
-        } else {
-            step.compute.pack_rows(n, input, acts, formats, threads);
+        // `[rows]` of gates, then of outputs. A gate of a head is the same for all of its elements.
+        let gate_width = match &gate {
+            None => spec.gate_width(),
+            Some(gate) => gate.matrix.rows(),
+        };
+        match (spec.output_gate, gate_width == spec.heads) {
+            (OutputGate::None, _) => step.compute.pack_rows(n, input, acts, formats, threads),
+            (OutputGate::Own, true) => {
+                let rows = [Rows::new(&mut b.gate, gate_width), input];
+                step.compute.pack(
+                    n,
+                    out_width,
+                    rows,
+                    acts,
+                    formats,
+                    threads,
+                    &|_, [gate, y], scratch, put| {
+                        let each = &mut scratch.row[..out_width];
+                        for (each, gate) in each.chunks_exact_mut(spec.value_dim).zip(gate.iter()) {
+                            each.fill(*gate);
+                        }
+                        sigmoid_mul(isa, each, y);
+                        put(each);
+                    },
+                );
+            }
+            (OutputGate::InQueries | OutputGate::Own, _) => {
+                let rows = [Rows::new(&mut b.gate, gate_width), input];
+                step.compute.pack(
+                    n,
+                    out_width,
+                    rows,
+                    acts,
+                    formats,
+                    threads,
+                    &|_, [gate, y], _, put| {
+                        let gate = &mut gate[..out_width];
+                        sigmoid_mul(isa, gate, y);
+                        put(gate);
+                    },
+                );
+            }
         }
         step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }

@@ -18,7 +18,7 @@ pub use self::pooling::{ClassifierSpec, HeadActivation, Pooling};
 pub use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS};
 pub use crate::norm::{NormKind, NormSpec};
-pub use crate::parts::attention::{AttentionSpec, Mask, QkNorm, Temperature};
+pub use crate::parts::attention::{AttentionSpec, Mask, OutputGate, QkNorm, Temperature};
 use crate::parts::buffers::WorkSize;
 pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};

@@ -230,6 +230,12 @@ impl LayerFinder<'_, '_, '_> {
         LayerFinder { all: self.all, layer: 0 }
     }
 
+    /// The number of rows of a tensor, if the file has it.
+    pub(crate) fn rows(&self, what: &str) -> Option<usize> {
+        let info = self.all.catalog.get(&self.name(what))?.info;
+        usize::try_from(info.ne[1]).ok()
+    }
+
     /// The matrix `what.weight` that maps `cols` features to `rows`.
     pub(crate) fn matrix(
         &self,

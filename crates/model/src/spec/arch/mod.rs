@@ -1,5 +1,6 @@
 //! The architectures: one file each, and one line here that registers it.
 
+mod afmoe;
 mod arcee;
 mod bailingmoe;
 mod bert;
@@ -70,7 +71,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 84] = [
+const ALL: [&Architecture; 85] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -129,6 +130,7 @@ const ALL: [&Architecture; 84] = [
     &encoders::NEO_BERT,
     &encoders::GEMMA,
     &gemma::ARCHITECTURE,
+    &afmoe::ARCHITECTURE,
     &bailingmoe::ARCHITECTURE,
     &bailingmoe::SECOND,
     &chatglm::ARCHITECTURE,

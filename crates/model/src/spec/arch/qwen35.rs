@@ -7,7 +7,7 @@ use alight_kernels::rope::RopePairing;
 use super::Architecture;
 use crate::keys::Keys;
 use crate::keys::SpecError;
-use crate::parts::attention::{AttentionSpec, QkNorm};
+use crate::parts::attention::{AttentionSpec, OutputGate, QkNorm};
 use crate::parts::delta_net::DeltaNetSpec;
 use crate::parts::dense::DenseSpec;
 use crate::spec::rope::rope;
@@ -26,7 +26,7 @@ pub(super) fn read_with(
     let attention = AttentionSpec {
         pairing: RopePairing::NeoX,
         qk_norm: QkNorm::Heads,
-        output_gate: true,
+        output_gate: OutputGate::InQueries,
         ..AttentionSpec::read(keys)?
     };
     if attention.key_dim != attention.value_dim {
