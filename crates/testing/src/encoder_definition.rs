@@ -116,7 +116,7 @@ impl Definition<'_> {
 
     fn has_window(&self, layer: usize) -> bool {
         self.spec.window.is_some_and(|(_, period)| match self.spec.arch {
-            "modern-bert" => layer % period != 0,
+            "modern-bert" => !layer.is_multiple_of(period),
             _ => layer % period != period - 1,
         })
     }

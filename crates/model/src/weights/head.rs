@@ -73,16 +73,15 @@ impl HeadWeights {
             }
         }
         spec.embedding_size = width;
-        let classifier = match spec.classifier.take() {
-            None => None,
-            Some(found) => Classifier::find(find, found.activation, hidden)?.map(|classifier| {
-                let labels = classifier.last.rows();
-                let names = found.names.iter().filter(|_| found.names.len() == labels);
-                let names = names.cloned().collect();
-                spec.classifier = Some(ClassifierSpec { labels, names, ..found });
-                classifier
-            }),
+        let Some(found) = spec.classifier.take() else {
+            return Ok(HeadWeights { projections, classifier: None });
         };
+        let classifier = Classifier::find(find, found.activation, hidden)?;
+        spec.classifier = classifier.as_ref().map(|classifier| {
+            let labels = classifier.last.rows();
+            let names = if found.names.len() == labels { found.names } else { Vec::new() };
+            ClassifierSpec { labels, names, ..found }
+        });
         Ok(HeadWeights { projections, classifier })
     }
 
