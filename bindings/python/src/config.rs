@@ -78,6 +78,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
         Activation::GeluTanh => "gelu_tanh",
         Activation::ClampedSilu => "clamped_silu",
         Activation::ReluSquared => "relu_squared",
+        Activation::GeluErf | Activation::Relu => return Err(untold("another activation")),
     };
     dict.set_item("gate", gate)?;
     dict.set_item("experts", experts.map(|experts| mixture(py, experts)).transpose()?)?;

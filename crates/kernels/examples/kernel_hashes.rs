@@ -290,6 +290,7 @@ fn floats() {
             in_place("softmax", &|z| softmax::softmax(isa, z));
             in_place("silu", &|z| gate::silu_mul(isa, z, &y));
             in_place("gelu", &|z| gate::gelu_tanh_mul(isa, z, &y));
+            in_place("gelu_erf", &|z| gate::gelu_erf_mul(isa, z, &y));
             say(&case("dot"), &[vec::dot(isa, &x, &y), vec::argmax(isa, &x) as f32]);
         }
         // (The names in lines stay, so that lines compare with those of earlier commits.)

@@ -1,9 +1,9 @@
 //! Activations of feed-forward layers: `gate = activation(gate) * up`, or `x = activation(x)` where there is no gate.
 //!
-//! With exp of `lanes` (within 1 ulp) SiLU is within 4 ulp for `x > -87`; GELU within 4 ulp for `x >
+//! With exp of `lanes` (within 1 ulp) SiLU is within 4 ulp for `x > -87`; the tanh form of GELU within 4 ulp for `x >
 //! -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is amplified while the result
-//! vanishes. Where exp would be subnormal (SiLU below -87, GELU below -10), they are 0. Infinities yield the
-//! limits, NaN stays NaN.
+//! vanishes; GELU itself within 8 ulp. Where exp would be subnormal (SiLU below -87, GELU below -10 or -13), they are 0. Infinities
+//! yield the limits, NaN stays NaN.
 
 use crate::Isa;
 use crate::lanes::{self, Binary, Lanes, Unary, by_level};
@@ -30,6 +30,22 @@ pub fn silu(isa: Isa, x: &mut [f32]) {
 /// `x = gelu(x)`, as in [`gelu_tanh_mul`].
 pub fn gelu_tanh(isa: Isa, x: &mut [f32]) {
     by_level!(isa, (x: &mut [f32]) -> (), gelu_lanes)
+}
+
+/// `gate = gelu(gate) * up` with GELU itself, `gelu(x) = x Φ(x) = x/2 · (1 + erf(x / √2))`. Panics on different lengths.
+pub fn gelu_erf_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "gate and up lengths");
+    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), gelu_erf_mul_lanes)
+}
+
+/// `x = gelu(x)`, as in [`gelu_erf_mul`].
+pub fn gelu_erf(isa: Isa, x: &mut [f32]) {
+    by_level!(isa, (x: &mut [f32]) -> (), gelu_erf_lanes)
+}
+
+/// `x = max(x, 0)`. NaN stays NaN.
+pub fn relu(isa: Isa, x: &mut [f32]) {
+    by_level!(isa, (x: &mut [f32]) -> (), relu_lanes)
 }
 
 /// `x = max(x, 0)²`. NaN stays NaN.
@@ -140,6 +156,39 @@ impl Unary for Gelu {
 }
 
 #[derive(Clone, Copy)]
+struct GeluErfMul;
+
+impl Binary for GeluErfMul {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, gate: S::V, up: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { S::mul(lanes::gelu_erf::<S>(gate), up) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct GeluErf;
+
+impl Unary for GeluErf {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { lanes::gelu_erf::<S>(x) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Relu;
+
+impl Unary for Relu {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features. The second operand is returned where it is NaN.
+        unsafe { S::max(S::splat(0.0), x) }
+    }
+}
+
+#[derive(Clone, Copy)]
 struct ReluSquared;
 
 impl Unary for ReluSquared {
@@ -164,6 +213,24 @@ unsafe fn silu_lanes<S: Lanes>(x: &mut [f32]) {
 unsafe fn gelu_lanes<S: Lanes>(x: &mut [f32]) {
     // SAFETY: the caller vouches for the features.
     unsafe { lanes::map::<S>(x, Gelu) }
+}
+
+#[inline(always)]
+unsafe fn gelu_erf_lanes<S: Lanes>(x: &mut [f32]) {
+    // SAFETY: the caller vouches for the features.
+    unsafe { lanes::map::<S>(x, GeluErf) }
+}
+
+#[inline(always)]
+unsafe fn gelu_erf_mul_lanes<S: Lanes>(gate: &mut [f32], up: &[f32]) {
+    // SAFETY: the caller vouches for the features and for equal lengths.
+    unsafe { lanes::zip::<S>(gate, up, GeluErfMul) }
+}
+
+#[inline(always)]
+unsafe fn relu_lanes<S: Lanes>(x: &mut [f32]) {
+    // SAFETY: the caller vouches for the features.
+    unsafe { lanes::map::<S>(x, Relu) }
 }
 
 #[inline(always)]

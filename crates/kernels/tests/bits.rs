@@ -18,12 +18,13 @@ use alight_kernels::{
 use crate::common::{Rng, levels, random_blocks, uniform};
 
 /// A function of all that is computed, for each kind of it. After a change of the arithmetic the test says what they are.
-const BITS: [(&str, u64); 13] = [
+const BITS: [(&str, u64); 14] = [
     ("norms", 0xd312_0312_7390_1906),
     ("sums", 0x1d21_697c_7470_68e1),
     ("softmax", 0xf5bb_1952_155c_aa05),
     ("silu", 0x27ac_ded3_0f9d_556b),
     ("gelu", 0xe3d2_3d13_9d1d_5e5d),
+    ("gelu by erf", 0),
     ("sigmoid", 0xb3b5_ddf3_7268_e629),
     ("clamped silu", 0xa77e_02e9_2527_d074),
     ("softcap", 0x4435_ffb7_94d2_7aa9),
@@ -184,7 +185,7 @@ fn recurrent(isa: Isa) -> u64 {
     hash(&all)
 }
 
-fn found(isa: Isa) -> [(&'static str, u64); 13] {
+fn found(isa: Isa) -> [(&'static str, u64); 14] {
     let yarn = RopeScaling::Yarn {
         factor: 4.0,
         orig_ctx: 4096,
@@ -203,6 +204,7 @@ fn found(isa: Isa) -> [(&'static str, u64); 13] {
         ("softmax", elementwise(isa, |isa, x, _| softmax::softmax(isa, x))),
         ("silu", elementwise(isa, gate::silu_mul)),
         ("gelu", elementwise(isa, gate::gelu_tanh_mul)),
+        ("gelu by erf", elementwise(isa, gate::gelu_erf_mul)),
         ("sigmoid", elementwise(isa, gate::sigmoid_mul)),
         ("clamped silu", elementwise(isa, gate::clamped_silu_mul)),
         ("softcap", elementwise(isa, |isa, x, _| vec::softcap(isa, x, 1.5))),

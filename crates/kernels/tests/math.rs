@@ -1,6 +1,6 @@
 //! The functions of vectors: within the units of the last place that they state, right where numbers end, and the same bits at every SIMD level.
 
-use alight_kernels::gate::{gelu_tanh, silu};
+use alight_kernels::gate::{gelu_erf, gelu_tanh, relu, silu};
 use alight_kernels::vec::softcap;
 use alight_kernels::{Isa, internals};
 
@@ -99,7 +99,13 @@ fn gates_are_as_exact_as_stated_and_right_at_extremes() {
     let limit =
         |x: f32| if x > -1.0 { 4.0 } else { 4.0 + 4.0 * twice_u(x as f64).abs().min(104.0) };
     check(gelu_tanh, &inputs(), limit, |x| times_sigmoid(x, twice_u(x)));
-    for f in [silu as Function, gelu_tanh] {
+    // x Φ(x), and 0 where the exponential in it is.
+    let normal = |x: f64| 0.5 * libm::erfc(-x / std::f64::consts::SQRT_2);
+    let or_zero =
+        |x: f64| if exp_or_zero(-x * x / 2.0) == 0.0 && x < 0.0 { 0.0 } else { x * normal(x) };
+    check(gelu_erf, &inputs(), |_| 8.0, or_zero);
+    check(relu, &inputs(), |_| 0.0, |x| x.max(0.0));
+    for f in [silu as Function, gelu_tanh, gelu_erf] {
         let y = run(&[f32::NEG_INFINITY, -1e38, f32::INFINITY, 1e38, f32::NAN], f);
         assert!(y[0] == 0.0 && y[1] == 0.0, "{y:?}");
         assert!(y[2] == f32::INFINITY && y[3] == 1e38 && y[4].is_nan(), "{y:?}");

@@ -199,6 +199,8 @@ fn what_follows_a_product_keeps_nan_and_a_norm_does_not_hide_an_overflow() {
         one(&|isa, x| gate::gelu_tanh_mul(isa, x, &ones));
         one(&|isa, x| gate::sigmoid_mul(isa, x, &ones));
         one(&|isa, x| gate::clamped_silu_mul(isa, x, &ones));
+        one(&|isa, x| gate::gelu_erf_mul(isa, x, &ones));
+        one(&|isa, x| gate::relu(isa, x));
         one(&|isa, x| gate::relu_squared(isa, x));
         one(&|isa, x| alight_kernels::vec::softcap(isa, x, 30.0));
         let up =

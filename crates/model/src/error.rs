@@ -137,9 +137,17 @@ pub enum ModelError {
     },
     /// A network whose tokens attend to later ones cannot continue a text.
     #[error(
-        "{model} attends in both directions: it makes embeddings of texts (`alight serve`, `/v1/embeddings`), and continues none"
+        "{model} reads a text as a whole, or has no output: it makes vectors of texts (`alight embed`, and `/v1/embeddings` of `alight serve`), and continues none"
     )]
     Bidirectional {
+        /// The name of the model.
+        model: String,
+    },
+    /// A network without a classifier gives texts no scores.
+    #[error(
+        "{model} has no classifier (\"cls.output.weight\"): it gives texts no scores, but vectors that can be compared (`alight embed`)"
+    )]
+    NoClassifier {
         /// The name of the model.
         model: String,
     },

@@ -140,10 +140,10 @@ pub use cancel::Cancel;
 pub use content::ModelContent;
 pub use engine::{
     Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
-    Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pooling,
-    Request, RequestId, Restored, Sampler, SamplerCount, SamplerNumber, SamplerOptions,
-    SamplerStages, Session, SessionOptions, Speculate, StageError, context, generate,
-    generate_constrained, to_unit_length,
+    Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_WHOLE_TEXT, Numbers, OfPrompt,
+    OptionError, Request, RequestId, Restored, Sampler, SamplerCount, SamplerNumber,
+    SamplerOptions, SamplerStages, Session, SessionOptions, Speculate, StageError, context,
+    generate, generate_constrained, to_unit_length,
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadReport, PartName, Repack, ResidentPart, SlotsReport};
@@ -151,7 +151,7 @@ pub use open::{DEFAULT_CONTEXT, Model, OpenOptions, OpenTimings};
 pub use prompts::{
     IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError, RestoreError,
 };
-pub use spec::ModelSpec;
+pub use spec::{ClassifierSpec, ModelSpec, Pooling};
 pub use store::{ExpertTrace, LoadError, Loading, TraceError};
 pub use tensors::WeightError;
 pub use threads::{MAX_THREADS, Pool};

@@ -341,7 +341,7 @@ impl Model {
 
     /// Multiply-accumulates of those matrices for one token.
     pub fn decode_macs(&self) -> u64 {
-        self.prefill_macs() + self.weights.output.matrix.macs()
+        self.prefill_macs() + self.weights.output.as_ref().map_or(0, |output| output.matrix.macs())
     }
 
     /// Multiply-accumulates of the layers' matrices for one token, without the output's.

@@ -148,6 +148,51 @@ pub(crate) unsafe fn gelu_tanh<S: Lanes>(x: S::V) -> S::V {
     }
 }
 
+/// `x Φ(x)`, where Φ is the distribution function of the standard normal distribution: `x/2 (1 + erf(x / √2))`. Within 8 ulp; below -13.2,
+/// where it is below 2e-37, it is 0.
+///
+/// `Φ(-a) = e^(-a²/2) t P(t)` with `t = 1 / (1 + p a)` for `a >= 0`. The rounding error of `a²`, which the exponential would amplify, is made up
+/// for.
+#[inline(always)]
+pub(crate) unsafe fn gelu_erf<S: Lanes>(x: S::V) -> S::V {
+    /// `p`, exactly 17/64.
+    const SCALE: f32 = 0.265_625;
+    /// `P(t) = P[0] + P[1] t + …` for `t` in 0.22..=1, relative error of `Φ` 1.3e-8.
+    const P: [f32; 9] = [
+        1.059_887_037e-1,
+        1.055_370_346e-1,
+        1.025_733_426e-1,
+        6.182_027_981e-2,
+        1.341_894_865e-1,
+        -1.106_226_519e-1,
+        2.121_539_116e-1,
+        -1.423_097_104e-1,
+        3.066_961_281e-2,
+    ];
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let one = S::splat(1.0);
+        // Beyond 20 the exponential is 0. A NaN as second operand is returned.
+        let a = S::min(S::splat(20.0), S::abs(x));
+        let t = S::div(one, S::fma(a, S::splat(SCALE), one));
+        let mut p = S::splat(P[8]);
+        for c in [P[7], P[6], P[5], P[4], P[3], P[2], P[1], P[0]] {
+            p = S::fma(p, t, S::splat(c));
+        }
+        let square = S::mul(a, a);
+        // a² - square, exactly.
+        let lost = S::fma(a, a, S::sub(S::splat(0.0), square));
+        let e = exp_negative::<S>(S::mul(square, S::splat(-0.5)));
+        let e = S::fma(e, S::mul(lost, S::splat(-0.5)), e);
+        let q = S::mul(p, t);
+        // -inf · 0 must not become NaN.
+        let finite = S::max(S::splat(f32::MIN), x);
+        let negative = S::mul(S::mul(finite, q), e);
+        let positive = S::mul(x, S::sub(one, S::mul(q, e)));
+        S::select_lt(x, S::splat(0.0), negative, positive)
+    }
+}
+
 /// `cap · tanh(x / cap)`.
 #[inline(always)]
 pub(crate) unsafe fn softcap<S: Lanes>(x: S::V, cap: f32) -> S::V {

@@ -21,7 +21,7 @@ pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use math::{
-    exp, exp_negative, exp_of_negative, gelu_tanh, sigmoid, silu, softcap, times_sigmoid,
+    exp, exp_negative, exp_of_negative, gelu_erf, gelu_tanh, sigmoid, silu, softcap, times_sigmoid,
 };
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;

@@ -4,6 +4,8 @@ use super::request::{Constraint, OfPrompt, Request, RequestId};
 use super::sampler::Sampler;
 use super::sequence::Sequence;
 use crate::cache::Indexed;
+use crate::parts::batch::LogitRows;
+use crate::spec::Pooling;
 
 /// A request with its sequence.
 pub(super) struct ActiveRequest {
@@ -15,7 +17,9 @@ pub(super) struct ActiveRequest {
     pub(super) sequence: Sequence,
     /// Number of answer tokens that were handed out.
     pub(super) generated: usize,
-    /// `[hidden]`, for requests of an embedding: the sum of the states so far.
+    /// The states that a requested vector is made of.
+    pub(super) states: Option<Pooling>,
+    /// `[hidden]`, for requests of a vector: the sum of the states so far. Where those of all tokens are requested: `[tokens, embedding_size]`.
     pub(super) embedding: Vec<f32>,
     /// Separates it from sequences that share nothing with it.
     pub(super) salt: Box<str>,
@@ -53,6 +57,23 @@ impl ActiveRequest {
         }
     }
 
+    /// Returns true if the state of a token before the last one is requested. So all tokens are computed.
+    pub(super) fn wants_earlier_rows(&self) -> bool {
+        self.request.of_prompt == OfPrompt::Logits
+            || self.states.is_some_and(|states| states != Pooling::Last)
+    }
+
+    /// Returns the rows of the next part of the prompt that are requested for their own sake, of which `ends` tells whether it is the last part.
+    pub(super) fn wanted_rows(&self, ends: bool) -> LogitRows {
+        match self.states {
+            None => LogitRows::All,
+            Some(states) if states.takes_all() => LogitRows::All,
+            Some(Pooling::Cls) if self.sequence.computed() == 0 => LogitRows::First,
+            Some(Pooling::Last) if ends => LogitRows::Last,
+            Some(_) => LogitRows::Nothing,
+        }
+    }
+
     /// Returns true if the next token of the answer is to be computed.
     pub(super) fn decodes(&self) -> bool {
         self.sequence.is_pending() && self.sequence.unread() == 0
@@ -68,7 +89,10 @@ impl ActiveRequest {
         self.cold = true;
         self.sequence.begin_again();
         self.marks.clear();
-        self.embedding.fill(0.0);
+        match self.states {
+            Some(Pooling::None) => self.embedding.clear(),
+            _ => self.embedding.fill(0.0),
+        }
     }
 
     /// Handles that the sequence has become long: all of it is read again, and shared only with other long ones.

@@ -89,7 +89,7 @@ pub fn generate_constrained(
     constraint: Option<&mut dyn Constraint>,
     on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, ModelError> {
-    if session.model().spec().is_bidirectional() {
+    if !session.model().spec().generates() {
         return Err(ModelError::Bidirectional { model: session.model().name().to_owned() });
     }
     let began = Instant::now();

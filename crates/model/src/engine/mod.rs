@@ -29,8 +29,8 @@ pub use self::generate::{Finish, GenerateOptions, Generated, generate, generate_
 pub use self::logprobs::Logprobs;
 pub use self::options::{Numbers, OptionError, SamplerCount, SamplerNumber, context};
 pub use self::outputs::DraftCounts;
-pub use self::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId, to_unit_length};
-pub use self::runner::{MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, Restored};
+pub use self::request::{Constraint, Event, OfPrompt, Request, RequestId, to_unit_length};
+pub use self::runner::{MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_WHOLE_TEXT, Restored};
 pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::scheduler::{Engine, EngineOptions};
 pub use self::session::{Session, SessionOptions};

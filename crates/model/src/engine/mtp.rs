@@ -127,7 +127,7 @@ impl<'m> MtpHead<'m> {
     /// Computes tokens that follow the contents of the cache. Their states are in the buffers.
     fn run(&mut self, role: Role, tokens: &[u32], want: LogitRows) -> Result<(), StepError> {
         let position = self.len + self.drafted;
-        let of = SequenceRows { sequence: 0, role, long: false };
+        let of = SequenceRows { sequence: 0, role, long: false, second_segment: None };
         self.buffers.batch.clear();
         self.buffers.batch.push(of, position, tokens, want, false);
         let prepared = self.cache.prepare(0, position, position + tokens.len());

@@ -27,12 +27,11 @@ use alight_kernels::attention::{KvShape, KvType};
 use alight_kernels::matmul::{ActivationFormats, Precision, RowCounts};
 use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
-use alight_kernels::vec;
+use alight_kernels::{gate, vec};
 
 use crate::cache::{Cache, CacheError};
 use crate::cancel::Cancel;
 use crate::error::{ModelError, StepError};
-use crate::norm::Norm;
 use crate::parts::Contribution;
 use crate::parts::alt_up::{self, AltUpWeights};
 use crate::parts::batch::{RowInput, Span};
@@ -41,10 +40,11 @@ use crate::parts::compute::Compute;
 use crate::parts::experts::Experts;
 use crate::parts::step::{Order, Step};
 use crate::parts::token_input::TokenInputs;
-use crate::spec::{Mixer, ModelSpec};
+use crate::spec::{HeadActivation, Mixer, ModelSpec};
 use crate::store::{Store, arrival};
+use crate::tensors::Linear;
 use crate::threads::Pool;
-use crate::weights::{Join, LayerWeights, NetWeights};
+use crate::weights::{Branch, Join, LayerWeights, NetWeights};
 
 /// A network that is ready to run: its specification, its weights, tables, and the threads.
 pub(crate) struct Net<'m> {
@@ -162,6 +162,7 @@ impl<'m> Net<'m> {
                 (None, false) => 0,
             },
             joined: self.weights.join.map_or(0, |join| join.projection.cols()),
+            head: self.weights.head.widest_input(),
             partials: decode * partials.max().unwrap_or(0),
         };
         Buffers::new(&sizes, self.store.nothing_taken())
@@ -220,10 +221,11 @@ impl<'m> Net<'m> {
             step.layer = index;
             step.next_experts = self.store.slots().and_then(|_| self.experts_after(index));
             step.last = !all && last_filled.is_some_and(|(last, _)| last == index);
-            let contribution = |norm: &'m Option<Norm>| Contribution {
-                norm: norm.as_ref(),
+            let contribution = |branch: &'m Branch| Contribution {
+                norm: branch.output_norm.as_ref(),
                 scale: spec.residual_scale,
                 output_scale: 1.0,
+                sum_norm: branch.sum_norm.as_ref(),
             };
             let laurel = w.laurel.as_ref();
             if let Some(alt_up) = &w.alt_up {
@@ -240,7 +242,7 @@ impl<'m> Net<'m> {
                     return Ok(());
                 }
                 let output_scale = if laurel.is_some() { FRAC_1_SQRT_2 } else { 1.0 };
-                pending = Some(Contribution { output_scale, ..contribution(&w.output_norm) });
+                pending = Some(Contribution { output_scale, ..contribution(w) });
             }
             self.check_cancelled()?;
             if let Some(w) = &w.feed_forward {
@@ -248,7 +250,7 @@ impl<'m> Net<'m> {
                 let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
                 step.pack_normed(pending, order, norm, formats);
                 w.part.forward(&mut step);
-                pending = Some(contribution(&w.output_norm));
+                pending = Some(contribution(w));
             }
             pending = end_layer(&mut step, w, pending);
             self.store.get_on();
@@ -280,15 +282,22 @@ impl<'m> Net<'m> {
         let embed = self.weights.embed.view(self.store);
         let n = b.batch.tokens().len();
         let rows = [Rows::new(&mut b.x, spec.hidden_size)];
+        let tables = self.weights.tables.map(|tables| tables.view(self.store));
         let batch = &b.batch;
-        self.compute().each_row(n, rows, &b.threads, &|i, [x], _| match batch.input(i) {
-            RowInput::Token(token) => {
-                embed.dequantize_row(token as usize, x);
-                if spec.embedding_scale != 1.0 {
-                    vec::scale(isa, x, spec.embedding_scale);
+        self.compute().each_row(n, rows, &b.threads, &|i, [x], scratch| {
+            match batch.input(i) {
+                RowInput::Token(token) => {
+                    embed.dequantize_row(token as usize, x);
+                    if spec.embedding_scale != 1.0 {
+                        vec::scale(isa, x, spec.embedding_scale);
+                    }
                 }
+                RowInput::Vector(vector) => x.copy_from_slice(vector),
             }
-            RowInput::Vector(vector) => x.copy_from_slice(vector),
+            if let Some(tables) = &tables {
+                let place = [batch.segment(i), batch.place(i).1];
+                tables.add_to(isa, place, x, &mut scratch.row[..spec.hidden_size]);
+            }
         });
         if let Some(inputs) = self.weights.token_inputs {
             self.token_inputs(b, inputs);
@@ -366,13 +375,62 @@ impl<'m> Net<'m> {
     /// Computes the final hidden state `[hidden]` of a row of the residual stream, after the output norm: the input of the logits.
     pub(crate) fn hidden(&self, b: &Buffers, row: usize, hidden: &mut [f32]) {
         let x = &b.x[row * hidden.len()..][..hidden.len()];
-        self.weights.output_norm.apply_to(self.isa, x, hidden);
+        match self.weights.output_norm {
+            Some(norm) => norm.apply_to(self.isa, x, hidden),
+            None => hidden.copy_from_slice(x),
+        }
+    }
+
+    /// Makes of the pooled state `x` `[hidden]` the vector `[embedding_size]` of its text, or with `rank` the scores `[labels]` that the classifier
+    /// gives it. `y` is scratch. The rounding of activations is that of rows that decode.
+    ///
+    /// # Panics
+    /// If there is no classifier, and `rank` asks for its scores.
+    pub(crate) fn apply_head(
+        &self,
+        b: &mut Buffers,
+        rank: bool,
+        x: &mut Vec<f32>,
+        y: &mut Vec<f32>,
+    ) {
+        let (isa, head) = (self.isa, self.weights.head);
+        let mut project = |linear: &Linear, x: &mut Vec<f32>| {
+            let n = RowCounts::new(Precision::Bits16, 1);
+            let formats = ActivationFormats::of(linear.kinds());
+            let input = Rows::new(x, linear.cols());
+            self.compute().pack_rows(n, input, &mut b.acts, formats, &b.threads);
+            y.clear();
+            y.resize(linear.rows(), 0.0);
+            let output = Rows::new(y, linear.rows());
+            self.compute().project(&linear.view(self.store), output, &b.acts, &b.threads);
+            std::mem::swap(x, y);
+        };
+        if !rank {
+            head.projections.iter().for_each(|projection| project(projection, x));
+            return;
+        }
+        let classifier = head.classifier.as_ref().expect("a classifier");
+        if let Some(first) = &classifier.first {
+            project(first, x);
+            match classifier.activation {
+                HeadActivation::Tanh => vec::softcap(isa, x, 1.0),
+                HeadActivation::Gelu => gate::gelu_erf(isa, x),
+                HeadActivation::Silu => gate::silu(isa, x),
+            }
+            if let Some(norm) = &classifier.norm {
+                norm.apply(isa, x);
+            }
+        }
+        project(&classifier.last, x);
     }
 
     /// Computes the logits of `n` rows of the residual stream, starting with `first`, into `logits` `[n, vocab]`.
     ///
     /// # Errors
     /// The output matrix cannot be loaded, or the pass was cancelled.
+    ///
+    /// # Panics
+    /// If the network has no output matrix.
     pub(crate) fn logits(
         &self,
         b: &mut Buffers,
@@ -382,16 +440,20 @@ impl<'m> Net<'m> {
     ) -> Result<(), StepError> {
         let (isa, spec, w) = (self.isa, self.spec, self.weights);
         let hidden = spec.hidden_size;
-        let formats = ActivationFormats::of(w.output.kinds());
+        let output = w.output.expect("a network with an output matrix");
+        let formats = ActivationFormats::of(output.kinds());
         let rows = [Rows::starting_at(&mut b.x, hidden, first)];
         let (acts, threads) = (&mut b.acts, &b.threads);
         self.compute().pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
             let row = &mut scratch.row[..hidden];
-            w.output_norm.apply_to(isa, x, row);
+            match w.output_norm {
+                Some(norm) => norm.apply_to(isa, x, row),
+                None => row.copy_from_slice(x),
+            }
             put(row);
         });
         self.wait(self.store.output_section())?;
-        let output = w.output.view(self.store);
+        let output = output.view(self.store);
         let rows = Rows::new(logits, spec.vocab);
         let finish = |_: usize, _: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| {
             if spec.logit_scale != 1.0 {
@@ -420,7 +482,7 @@ fn end_layer<'m>(
             step.pack_normed(pending, Order::AddThenNorm, None, input.input_formats());
             input.forward(step);
             let norm = Some(&input.norm);
-            Some(Contribution { norm, scale: 1.0, output_scale: 1.0 })
+            Some(Contribution { norm, scale: 1.0, output_scale: 1.0, sum_norm: None })
         }
         (Some(alt_up), input) => {
             alt_up.correct(pending, step);

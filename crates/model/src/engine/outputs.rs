@@ -6,12 +6,13 @@ use alight_kernels::vec;
 
 use super::active::ActiveRequest;
 use super::prompt_store;
-use super::request::{Event, OfPrompt, Pooling, RequestId};
+use super::request::{Event, OfPrompt, RequestId};
 use super::runner::{Runner, numbers};
 use super::sequence::Choice;
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::parts::batch::Role;
+use crate::spec::Pooling;
 
 /// The callback that receives the events of requests.
 pub(super) type OnEvent<'e> = &'e mut dyn FnMut(RequestId, Event<'_>);
@@ -22,6 +23,8 @@ pub(super) struct Outputs {
     masked: Vec<f32>,
     /// `[hidden]`: the final hidden state of a row.
     hidden: Vec<f32>,
+    /// A vector while the head is applied to it, and scratch for that.
+    vectors: [Vec<f32>; 2],
     pub(super) drafts: DraftCounts,
 }
 
@@ -42,6 +45,7 @@ impl Outputs {
         Outputs {
             masked: vec![0.0; spec.vocab],
             hidden: vec![0.0; spec.hidden_size],
+            vectors: [Vec::new(), Vec::new()],
             drafts: DraftCounts::default(),
         }
     }
@@ -151,8 +155,8 @@ impl Outputs {
                             on_event(id, Event::PromptLogits { position, logits });
                         })
                         .map(|_| ()),
-                    OfPrompt::Embedding(pooling) => {
-                        self.hand_out_embedding(runner, place, pooling, rows, on_event)
+                    OfPrompt::Embedding(_) => {
+                        self.hand_out_embedding(runner, place, rows, on_event)
                     }
                 };
                 match done {
@@ -181,24 +185,35 @@ impl Outputs {
         &mut self,
         runner: &mut Runner<'_>,
         place: &mut Option<ActiveRequest>,
-        pooling: Pooling,
         rows: Range<usize>,
         on_event: OnEvent<'_>,
     ) -> Result<(), ModelError> {
         let Some(active) = place else { return Ok(()) };
         let isa = runner.model.isa();
+        let [vector, scratch] = &mut self.vectors;
         for row in rows {
             runner.hidden(row, &mut self.hidden);
-            vec::add_assign(isa, &mut active.embedding, &self.hidden);
+            if active.states == Some(Pooling::None) {
+                vector.clone_from(&self.hidden);
+                runner.apply_head(false, vector, scratch);
+                active.embedding.extend_from_slice(vector);
+            } else {
+                vec::add_assign(isa, &mut active.embedding, &self.hidden);
+            }
         }
         if active.sequence.unread() > 0 {
             return Ok(());
         }
-        if pooling == Pooling::Mean {
+        if active.states == Some(Pooling::Mean) {
             vec::scale(isa, &mut active.embedding, 1.0 / active.sequence.len() as f32);
         }
         let last = active.sequence.computed() - 1;
-        if let Err(error) = numbers(runner.model, &active.embedding, last) {
+        let mut checked = numbers(runner.model, &active.embedding, last);
+        if checked.is_ok() && active.states != Some(Pooling::None) {
+            runner.apply_head(active.request.wants_scores(), &mut active.embedding, scratch);
+            checked = numbers(runner.model, &active.embedding, last);
+        }
+        if let Err(error) = checked {
             if active.sequence.reused() == 0 {
                 return Err(error);
             }

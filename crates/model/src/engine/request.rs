@@ -5,6 +5,7 @@ use std::fmt;
 use super::generate::Finish;
 use super::sampler::SamplerOptions;
 use crate::error::ModelError;
+use crate::spec::{ModelSpec, Pooling};
 
 /// A prompt, and how to continue it.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,9 @@ pub struct Request {
     pub salt: Box<str>,
     /// Outputs for the prompt, in addition to its continuation.
     pub of_prompt: OfPrompt,
+    /// The index of the token with which the second segment of the prompt begins, for a model that tells the two texts of a pair apart by an embedding
+    /// of their own (BERT's token types). Other models ignore it.
+    pub second_segment: Option<usize>,
     /// The index of the sequence that computes it, for which it waits; `None`, or an index beyond the engine's sequences: the first that is free. The
     /// answer is the same.
     pub place: Option<usize>,
@@ -39,17 +43,9 @@ pub enum OfPrompt {
     Nothing,
     /// [`Event::PromptLogits`] for each of them except the last. They are all computed, even if the prompt is already cached.
     Logits,
-    /// [`Event::Embedding`], after which the request ends.
+    /// [`Event::Embedding`], after which the request ends. Unless the state of the last token alone is needed, all are computed, even if the
+    /// prompt is already cached.
     Embedding(Pooling),
-}
-
-/// How the final hidden states of tokens are combined into one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
-    /// That of the last token.
-    Last,
-    /// The mean of all. They are all computed, even if the prompt is already cached.
-    Mean,
 }
 
 /// Returns a vector in the same direction, of length 1; zeros if there is no direction.
@@ -60,13 +56,22 @@ pub fn to_unit_length(vector: &[f32]) -> Vec<f32> {
 }
 
 impl Request {
-    /// Returns true if outputs of every row of the prompt are requested, and not only of the last one.
-    pub(super) fn wants_all_rows(&self) -> bool {
-        matches!(self.of_prompt, OfPrompt::Logits | OfPrompt::Embedding(Pooling::Mean))
-    }
-
     pub(super) fn wants_embedding(&self) -> bool {
         matches!(self.of_prompt, OfPrompt::Embedding(_))
+    }
+
+    /// Returns true if the scores of the model's classifier are requested.
+    pub(super) fn wants_scores(&self) -> bool {
+        self.of_prompt == OfPrompt::Embedding(Pooling::Rank)
+    }
+
+    /// Returns the states that a requested vector is made of.
+    pub(super) fn states(&self, spec: &ModelSpec) -> Option<Pooling> {
+        match self.of_prompt {
+            OfPrompt::Embedding(Pooling::Rank) => Some(spec.classifier.as_ref()?.pooling),
+            OfPrompt::Embedding(pooling) => Some(pooling),
+            OfPrompt::Nothing | OfPrompt::Logits => None,
+        }
     }
 }
 
@@ -128,7 +133,9 @@ pub enum Event<'e> {
     },
     /// A token, and the logits `[vocab]` it was chosen from: the model's own, without bias, penalties or constraint.
     Token(u32, &'e [f32]),
-    /// The final hidden states `[hidden]` of the prompt, pooled and not scaled ([`OfPrompt::Embedding`]). The last event of a request.
+    /// The vector of the prompt ([`OfPrompt::Embedding`]): its final hidden states, pooled, and projected if the file has projections for that
+    /// ([`ModelSpec::embedding_size`]); not scaled to any length. With [`Pooling::Rank`] the scores `[labels]` of the classifier as they are, with
+    /// [`Pooling::None`] the vectors of all tokens `[tokens, embedding_size]`. The last event of a request.
     Embedding(&'e [f32]),
     /// The answer ended. The last event of a request.
     Finished(Finish),

@@ -24,6 +24,8 @@ use crate::store::Seen;
 
 /// Maximum number of tokens that are computed together.
 pub const MAX_BATCH: usize = 4096;
+/// Maximum number of tokens of a text that is read as a whole, since its tokens see later ones.
+pub const MAX_WHOLE_TEXT: usize = 8192;
 /// Maximum number of positions of a context.
 pub const MAX_CONTEXT: usize = 1 << 30;
 /// Maximum number of sequences that are computed together.
@@ -70,6 +72,7 @@ pub(super) struct Runner<'m> {
     logits: Vec<f32>,
     context: usize,
     batch: usize,
+    longest: usize,
     rounding: Rounding,
     planner: StepPlanner,
     /// The failures of reading before the step.
@@ -86,7 +89,9 @@ impl<'m> Runner<'m> {
     pub(super) fn new(model: &'m Model, options: &RunnerOptions) -> Result<Runner<'m>, ModelError> {
         let &RunnerOptions { sequences, batch, drafted, rounding, prompt_cache, .. } = options;
         let spec = model.spec();
-        let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(spec.context));
+        let whole = spec.is_bidirectional();
+        let usual = if whole { MAX_WHOLE_TEXT } else { DEFAULT_CONTEXT };
+        let context = options.context.unwrap_or(usual.min(spec.context));
         for (what, found, most) in [
             ("context", context, MAX_CONTEXT),
             ("batch", batch, MAX_BATCH),
@@ -97,8 +102,11 @@ impl<'m> Runner<'m> {
                 return Err(ModelError::Options { what, found, expected });
             }
         }
+        let context = spec.positions.map_or(context, |positions| context.min(positions));
         let decode = sequences + drafted;
         let batch = batch.min(context.saturating_mul(sequences)).max(decode);
+        // A longer text has a step to itself.
+        let longest = if whole { context.min(MAX_WHOLE_TEXT).max(batch) } else { batch };
         let threads = (model.pool(), model.isa());
         let net = Net::new(spec, model.weights().net(), model.store(), threads);
         net.check_cache_type(rounding.cache)?;
@@ -107,15 +115,19 @@ impl<'m> Runner<'m> {
         // Without address space for prompts, the sequences work without a prompt cache.
         let cache = net.cache(positions, sequences, prompt_cache, rounding.cache);
         let cache = cache.or_else(|_| net.cache(positions, sequences, 0, rounding.cache))?;
-        let buffers = net.buffers(context, [batch, decode], rounding.prompt);
+        let buffers = net.buffers(context, [longest, decode], rounding.prompt);
         Ok(Runner {
             model,
             net,
             cache,
             buffers,
-            logits: vec![0.0; decode.max(MIN_LOGITS) * spec.vocab],
+            logits: vec![
+                0.0;
+                if spec.has_output { decode.max(MIN_LOGITS) * spec.vocab } else { 0 }
+            ],
             context,
             batch,
+            longest,
             rounding,
             planner: StepPlanner::new(decode),
             seen: Seen::default(),
@@ -131,6 +143,11 @@ impl<'m> Runner<'m> {
     /// The maximum number of rows of a step.
     pub(super) fn batch(&self) -> usize {
         self.batch
+    }
+
+    /// The maximum number of tokens of a text that is read as a whole, which may be more than a step has otherwise.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// An empty sequence, with memory for `capacity` tokens.
@@ -344,6 +361,11 @@ impl<'m> Runner<'m> {
         self.net.hidden(&self.buffers, row, hidden);
     }
 
+    /// Makes of the pooled state `x` `[hidden]` the vector `[embedding_size]` of its text, or with `rank` the scores `[labels]`. `y` is scratch.
+    pub(super) fn apply_head(&mut self, rank: bool, x: &mut Vec<f32>, y: &mut Vec<f32>) {
+        self.net.apply_head(&mut self.buffers, rank, x, y);
+    }
+
     /// Removes the rejected tokens of the last draft from a sequence.
     pub(super) fn end_draft(&mut self, sequence: &mut Sequence) {
         if let Some([came, wrong]) = sequence.drafter.as_mut().map(Drafter::end)
@@ -398,7 +420,12 @@ impl<'m> Runner<'m> {
 
 /// How the rows of a sequence are computed.
 fn of(sequence: &Sequence, role: Role) -> SequenceRows {
-    SequenceRows { sequence: sequence.index, role, long: sequence.is_long() }
+    SequenceRows {
+        sequence: sequence.index,
+        role,
+        long: sequence.is_long(),
+        second_segment: sequence.second_segment,
+    }
 }
 
 /// Rejects tokens that cannot continue a sequence of `used` tokens in a context of `limit`, of which at most `batch` are computed together.

@@ -30,6 +30,7 @@ use crate::open::Model;
 use crate::parts::batch::LogitRows;
 use crate::positions::POSITIONS;
 use crate::prompts::{IgnoredPrompt, PromptFolder, PromptWriteError, RestoreError, Rounding};
+use crate::spec::Pooling;
 
 /// Maximum number of sequences with drafts of the maximum length in one step.
 const MAX_DRAFTING: usize = 4;
@@ -212,10 +213,14 @@ impl<'m> Engine<'m> {
         mut request: Request,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<RequestId, ModelError> {
-        let (model, limits) = (self.runner.model, [self.context(), self.runner.batch()]);
+        let (model, limits) = (self.runner.model, [self.context(), self.runner.longest()]);
         admit(model, &request.prompt, 0, limits)?;
-        if model.spec().is_bidirectional() && !request.wants_embedding() {
-            return Err(ModelError::Bidirectional { model: model.name().to_owned() });
+        let (spec, name) = (model.spec(), || model.name().to_owned());
+        if !spec.generates() && !request.wants_embedding() {
+            return Err(ModelError::Bidirectional { model: name() });
+        }
+        if request.wants_scores() && spec.classifier.is_none() {
+            return Err(ModelError::NoClassifier { model: name() });
         }
         request.place = request.place.filter(|place| *place < self.places.len());
         self.last_id += 1;
@@ -341,7 +346,7 @@ impl<'m> Engine<'m> {
             let next = self.waiting.iter().position(fits);
             let Some(waiting) = next.and_then(|at| self.waiting.remove(at)) else { continue };
             let mut active = self.activate(index, waiting);
-            if !active.request.wants_all_rows() && !active.is_whole {
+            if !active.wants_earlier_rows() && !active.is_whole {
                 self.prompts.look_up(&mut self.runner, &mut active);
                 prompt_store::follow(&self.runner, &mut self.places, &mut active);
             }
@@ -373,29 +378,37 @@ impl<'m> Engine<'m> {
         let mut sequence = runner.sequence(index, prompt.len() + answer + 1);
         sequence.append(&prompt);
         sequence.set_length(prompt.len());
-        if self.speculate != Speculate::Off {
+        sequence.second_segment = request.second_segment;
+        let spec = model.spec();
+        let states = request.states(spec);
+        if self.speculate != Speculate::Off && states.is_none() {
             let mut drafter = Drafter::new(self.speculate, runner.max_tokens());
             drafter.read(&prompt);
             sequence.drafter = Some(drafter);
         }
         if let Some(proposer) = runner.proposers.get_mut(index) {
-            proposer.begin_sequence(!request.wants_embedding());
+            proposer.begin_sequence(states.is_none());
         }
         let sampler = Sampler::new(request.sampling, model.tokenizer().vocab_size());
         let sampler =
             sampler.with_bias(&request.logit_bias).with_breakers(self.breakers_of(&request));
-        let hidden = if request.wants_embedding() { model.spec().hidden_size } else { 0 };
+        let embedding = match states {
+            None => Vec::new(),
+            Some(Pooling::None) => Vec::with_capacity(prompt.len() * spec.embedding_size),
+            Some(_) => vec![0.0; spec.hidden_size],
+        };
         ActiveRequest {
             id,
             constraint,
             sampler,
             generated: 0,
-            embedding: vec![0.0; hidden],
+            states,
+            embedding,
             salt: salt(&request.salt, sequence.is_long()),
             indexed: Indexed::default(),
             after: None,
-            cold: model.spec().is_bidirectional(),
-            is_whole: model.spec().is_bidirectional(),
+            cold: spec.is_bidirectional(),
+            is_whole: spec.is_bidirectional(),
             marks: Vec::new(),
             sequence,
             request,
@@ -453,20 +466,28 @@ impl<'m> Engine<'m> {
         let Engine { runner, places, order, asked, .. } = self;
         order.retain(|index| places[*index].as_ref().is_some_and(|a| a.after.is_none()));
         // Shortest first: each prompt has an equal share, and the unused part of it goes to the others. Rows requested for their own sake come after
-        // those that an answer follows from.
+        // those that an answer follows from. Texts that are read as a whole come in the order of their requests, so that shorter ones do not hold
+        // up a long one for ever.
         order.sort_unstable_by_key(|index| {
             let active = places[*index].as_ref();
-            active.map(|active| (active.wants_rows(), active.sequence.unread(), *index))
+            active.map(|active| {
+                let turn = match active.is_whole {
+                    true => active.id.0,
+                    false => active.sequence.unread() as u64,
+                };
+                (active.wants_rows(), turn, *index)
+            })
         });
         let mut prompts = 0;
         for (i, &index) in order.iter().enumerate() {
             let Some(active) = &mut places[index] else { continue };
             let share = left.div_ceil(order.len() - i);
             let rows = match active.is_whole {
+                // A text that is longer than a step has one to itself.
+                true if active.readable() > left && prompts > 0 => 0,
                 true => active.readable(),
-                false => active.readable().min(share),
+                false => active.readable().min(share).min(left),
             };
-            let rows = if active.is_whole && rows > left { 0 } else { rows.min(left) };
             if rows == 0 {
                 continue;
             }
@@ -474,12 +495,12 @@ impl<'m> Engine<'m> {
             // A sequence that is read again already has its next token.
             let ends = rows == active.sequence.unread() && !active.sequence.is_pending();
             let want = match ends {
-                _ if wants_rows && active.request.wants_all_rows() => LogitRows::All,
+                ends if wants_rows => active.wanted_rows(ends),
                 true => LogitRows::Last,
                 false => LogitRows::Nothing,
             };
             runner.push_prompt(&mut active.sequence, rows, want);
-            (left, prompts) = (left - rows, prompts + rows);
+            (left, prompts) = (left.saturating_sub(rows), prompts + rows);
             if ends && !wants_rows {
                 asked.push(index);
                 self.asked_rows += 1;

@@ -32,6 +32,8 @@ pub(super) struct Sequence {
     long: bool,
     /// Rows that begin with vectors instead of tokens, in order; the tokens in their places have no meaning.
     vectors: Vec<VectorSpan>,
+    /// The position at which the second segment begins, if there is one.
+    pub(super) second_segment: Option<usize>,
     /// The proposer of drafts, while drafts are requested.
     pub(super) drafter: Option<Drafter>,
 }
@@ -59,6 +61,7 @@ impl Sequence {
             original,
             long: false,
             vectors: Vec::new(),
+            second_segment: None,
             drafter: None,
         }
     }

@@ -68,10 +68,14 @@ impl<'m> Session<'m> {
     /// Creates an empty sequence. Address space is reserved for the whole context, and memory is used only as the sequence grows.
     ///
     /// # Errors
-    /// A context or batch of 0 or beyond the limits, a cache type that the model does not support, or memory that the system does not provide.
+    /// A context or batch of 0 or beyond the limits, a cache type that the model does not support, or memory that the system does not provide; an
+    /// encoder, which has no output ([`Engine`](super::Engine) computes its vectors).
     pub fn new(model: &'m Model, options: &SessionOptions) -> Result<Session<'m>, ModelError> {
         let &SessionOptions { context, batch, prompt_precision, cache_type } = options;
         let rounding = Rounding { prompt: prompt_precision, cache: cache_type };
+        if !model.spec().has_output {
+            return Err(ModelError::Bidirectional { model: model.name().to_owned() });
+        }
         let runner = Runner::new(
             model,
             &RunnerOptions {
@@ -84,7 +88,10 @@ impl<'m> Session<'m> {
             },
         )?;
         let sequence = runner.sequence(0, runner.max_tokens());
-        let batch = batch.min(runner.context());
+        let batch = match model.spec().is_bidirectional() {
+            true => runner.longest(),
+            false => batch.min(runner.context()),
+        };
         Ok(Session { runner, sequence, batch, row: 0 })
     }
 
@@ -413,7 +420,7 @@ impl<'m> Session<'m> {
         runner.push_prompt(sequence, rows, want);
         runner.run(usize::from(want == LogitRows::Last))?;
         match want {
-            LogitRows::Nothing => {}
+            LogitRows::Nothing | LogitRows::First => {}
             LogitRows::Last => {
                 runner.check_numbers(0, start + rows - 1)?;
                 *row = 0;

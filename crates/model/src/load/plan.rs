@@ -8,7 +8,7 @@ use alight_pages::{Prefetch, ReadMethod};
 
 use crate::store::{Storage, StoreSizes, arrival};
 use crate::tensors::MatrixRef;
-use crate::weights::Weights;
+use crate::weights::{EmbeddingTables, Weights};
 
 /// Bytes of cached pages that are touched at a time; a load can be stopped in between.
 const WARM_STEP: usize = 16 << 20;
@@ -113,6 +113,12 @@ impl Plan {
             plan.settle(&mut inputs.projection.matrix, methods, repack);
             plan.section(&[&inputs.projection.matrix], methods, Some(arrival::EMBEDDING), None);
         }
+        // Of the tables a token reads a row each. The head is small.
+        let tables = weights.tables.iter_mut().flat_map(EmbeddingTables::matrices_mut);
+        for matrix in tables.chain(weights.head.matrices_mut()) {
+            plan.settle(matrix, methods, false);
+            plan.section(&[&*matrix], methods, Some(arrival::EMBEDDING), None);
+        }
         if let Some(alt_up) = &mut weights.alt_up {
             for matrix in alt_up.matrices_mut() {
                 plan.settle(matrix, methods, repack);
@@ -126,19 +132,16 @@ impl Plan {
             let experts = Some(arrival::experts(layers, i));
             plan.section(&layer.matrices(), methods, Some(arrival::layer(i)), experts);
         }
-        if !tied {
-            plan.settle(&mut weights.output.matrix, methods, repack);
-            plan.section(&[&weights.output.matrix], methods, Some(arrival::output(layers)), None);
-        } else {
-            weights.output.matrix = weights.embed.clone();
-            match embedding_in_map {
-                true => plan.section(
-                    &[&weights.output.matrix],
-                    methods,
-                    Some(arrival::output(layers)),
-                    None,
-                ),
-                false => plan.output_section = arrival::EMBEDDING,
+        if let Some(output) = &mut weights.output {
+            match tied {
+                false => plan.settle(&mut output.matrix, methods, repack),
+                true => output.matrix = weights.embed.clone(),
+            }
+            match tied && !embedding_in_map {
+                true => plan.output_section = arrival::EMBEDDING,
+                false => {
+                    plan.section(&[&output.matrix], methods, Some(arrival::output(layers)), None)
+                }
             }
         }
         // The sort is stable: each kind stays in order of use. Pieces of a file in memory, which no section waits for, are held as long as

@@ -43,8 +43,8 @@ pub(crate) fn resident(weights: &Weights, store: &Store) -> Vec<ResidentPart> {
     for (index, layer) in weights.layers.iter().enumerate() {
         all.push(known.part(PartName::Layer(index), &layer.matrices(), arrival::layer(index)));
     }
-    if !weights.tied {
-        all.push(known.part(PartName::Output, &[&weights.output.matrix], store.output_section()));
+    if let Some(output) = weights.output.as_ref().filter(|_| !weights.tied) {
+        all.push(known.part(PartName::Output, &[&output.matrix], store.output_section()));
     }
     all
 }

@@ -22,6 +22,7 @@ pub(crate) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogitRows {
     Nothing,
+    First,
     Last,
     All,
 }
@@ -43,6 +44,8 @@ pub(crate) struct SequenceRows {
     pub(crate) role: Role,
     /// True if the sequence is long, for a model that rotates long sequences differently.
     pub(crate) long: bool,
+    /// The position at which its second segment begins, if it has one.
+    pub(crate) second_segment: Option<usize>,
 }
 
 /// Rows of one sequence that follow one another.
@@ -68,6 +71,8 @@ struct Place {
     sequence: usize,
     position: usize,
     long: bool,
+    /// 0, or 1 in the second segment.
+    segment: u8,
 }
 
 /// The rows of a call. Nothing is allocated after it is created.
@@ -149,7 +154,7 @@ impl Batch {
 
     fn push_span(
         &mut self,
-        SequenceRows { sequence, role, long }: SequenceRows,
+        SequenceRows { sequence, role, long, second_segment }: SequenceRows,
         position: usize,
         tokens: &[u32],
         want: LogitRows,
@@ -160,7 +165,12 @@ impl Batch {
         assert!(after, "rows that decode come first");
         self.tokens.extend_from_slice(tokens);
         let end = position + tokens.len();
-        self.places.extend((position..end).map(|position| Place { sequence, position, long }));
+        let second = second_segment.unwrap_or(usize::MAX);
+        let place = |position| {
+            let segment = u8::from(position >= second);
+            Place { sequence, position, long, segment }
+        };
+        self.places.extend((position..end).map(place));
         self.ends.extend((position..end).map(|position| position + 1));
         self.count(role, tokens.len());
         let rows = first..first + tokens.len();
@@ -223,6 +233,11 @@ impl Batch {
         (sequence, position)
     }
 
+    /// Returns the segment of a row: 0, or 1 in the second segment of its sequence.
+    pub(crate) fn segment(&self, row: usize) -> usize {
+        self.places[row].segment.into()
+    }
+
     /// Returns true if the sequence of a row is long.
     pub(crate) fn is_long(&self, row: usize) -> bool {
         self.places[row].long
@@ -279,6 +294,7 @@ impl Batch {
             let end = span.rows.end;
             let wanted = match span.want {
                 LogitRows::Nothing => end..end,
+                LogitRows::First => span.rows.start..span.rows.start + 1,
                 LogitRows::Last => end - 1..end,
                 LogitRows::All => span.rows.clone(),
             };
@@ -305,7 +321,7 @@ mod tests {
     use super::*;
 
     fn of(sequence: usize, role: Role) -> SequenceRows {
-        SequenceRows { sequence, role, long: false }
+        SequenceRows { sequence, role, long: false, second_segment: None }
     }
 
     #[test]

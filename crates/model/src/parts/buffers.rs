@@ -192,6 +192,8 @@ pub(crate) struct BufferSizes<'s> {
     pub(crate) streams: usize,
     /// Length of a row that joins the embedding of a token with a state; 0 if there is none.
     pub(crate) joined: usize,
+    /// Length of the longest input of the head's matrices; 0 if there are none.
+    pub(crate) head: usize,
     /// f32 elements for the partial results of attention.
     pub(crate) partials: usize,
 }
@@ -200,7 +202,7 @@ impl Buffers {
     /// Creates buffers of these sizes. `taken` is still empty.
     pub(crate) fn new(sizes: &BufferSizes<'_>, taken: MemoryShare) -> Buffers {
         let BufferSizes { batch, threads, hidden_size, ropes, work, .. } = *sizes;
-        let BufferSizes { token_inputs, streams, joined, .. } = *sizes;
+        let BufferSizes { token_inputs, streams, joined, head, .. } = *sizes;
         let limits = AttentionLimits {
             rows: work.attention_rows,
             k_dim: work.key_dim,
@@ -222,7 +224,7 @@ impl Buffers {
             token_input_width: token_inputs,
             streams: rows(streams),
             stream_width: streams,
-            acts: Activations::new(batch, work.widest_input.max(hidden_size).max(joined)),
+            acts: Activations::new(batch, work.widest_input.max(hidden_size).max(joined).max(head)),
             activated: Activations::new(batch, work.activated),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; sizes.partials],

@@ -21,6 +21,10 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh form.
     GeluTanh,
+    /// GELU by the error function.
+    GeluErf,
+    /// x, or 0 where x is negative.
+    Relu,
     /// x · sigmoid(1.702 x) with x at most 7, times the other projection plus 1, which is first clamped to ±7.
     ClampedSilu,
     /// The square of x, or 0 where x is negative.
@@ -58,9 +62,10 @@ impl Activation {
         match self {
             Activation::Silu => gate::silu_mul(isa, gate, up),
             Activation::GeluTanh => gate::gelu_tanh_mul(isa, gate, up),
+            Activation::GeluErf => gate::gelu_erf_mul(isa, gate, up),
             Activation::ClampedSilu => gate::clamped_silu_mul(isa, gate, up),
-            Activation::ReluSquared => {
-                gate::relu_squared(isa, gate);
+            Activation::Relu | Activation::ReluSquared => {
+                self.apply_alone(isa, gate);
                 gate.iter_mut().zip(up).for_each(|(gate, up)| *gate *= up);
             }
         }
@@ -71,6 +76,8 @@ impl Activation {
         match self {
             Activation::Silu => gate::silu(isa, x),
             Activation::GeluTanh => gate::gelu_tanh(isa, x),
+            Activation::GeluErf => gate::gelu_erf(isa, x),
+            Activation::Relu => gate::relu(isa, x),
             Activation::ClampedSilu => unreachable!("it clamps what a gate is multiplied with"),
             Activation::ReluSquared => gate::relu_squared(isa, x),
         }

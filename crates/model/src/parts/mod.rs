@@ -94,7 +94,7 @@ impl From<ExpertsSpec> for FeedForward {
     }
 }
 
-/// How the output of a part, in `y`, is added to the residual stream: `x = output_scale · (x + scale · norm(y))`.
+/// How the output of a part, in `y`, is added to the residual stream: `x = sum_norm(output_scale · (x + scale · norm(y)))`.
 #[derive(Clone, Copy)]
 pub(crate) struct Contribution<'m> {
     /// `[hidden]`
@@ -102,6 +102,8 @@ pub(crate) struct Contribution<'m> {
     pub(crate) scale: f32,
     /// Factor on the residual stream afterwards.
     pub(crate) output_scale: f32,
+    /// `[hidden]`, of the residual stream after that.
+    pub(crate) sum_norm: Option<&'m Norm>,
 }
 
 impl Contribution<'_> {
@@ -116,6 +118,9 @@ impl Contribution<'_> {
         vec::add_assign(isa, x, y);
         if self.output_scale != 1.0 {
             vec::scale(isa, x, self.output_scale);
+        }
+        if let Some(norm) = self.sum_norm {
+            norm.apply(isa, x);
         }
     }
 }

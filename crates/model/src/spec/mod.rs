@@ -5,6 +5,7 @@
 //! parts that it may use are in `parts`, each of which reads its own keys.
 
 pub(crate) mod arch;
+pub(crate) mod pooling;
 pub(crate) mod rope;
 pub(crate) mod sizes;
 pub(crate) mod window;
@@ -13,6 +14,7 @@ use alight_formats::gguf::Gguf;
 use alight_kernels::rope::RopeParams;
 
 pub use self::arch::{Architecture, architectures};
+pub use self::pooling::{ClassifierSpec, HeadActivation, Pooling};
 pub use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS};
 pub use crate::norm::{NormKind, NormSpec};
@@ -43,10 +45,25 @@ pub struct ModelSpec {
     pub context: usize,
     /// The properties shared by all norms.
     pub norm: NormSpec,
-    /// The name in the file of the norm before the output.
-    pub output_norm: &'static str,
+    /// The name in the file of the norm before the output; `None`: there is no such norm.
+    pub output_norm: Option<&'static str>,
+    /// True if tokens follow from the final states. An encoder's do not: it has no output matrix.
+    pub has_output: bool,
+    /// The pooling that the file states: what the model's vectors are meant to be.
+    pub pooling: Option<Pooling>,
+    /// The head that gives texts scores, if the file has one.
+    pub classifier: Option<ClassifierSpec>,
+    /// Length of a pooled vector after the projections that the file may have for it (`dense_2`, `dense_3`).
+    pub embedding_size: usize,
     /// Factor on the rows of the embedding.
     pub embedding_scale: f32,
+    /// The number of positions that have an embedding of their own, which is added to the token's; later positions cannot be
+    /// computed. `None`: positions are seen by attention alone.
+    pub positions: Option<usize>,
+    /// The number of segments of a text (the two texts of a pair), which have an embedding each; 0: they have none.
+    pub segments: usize,
+    /// The name in the file of the norm of the sum of these embeddings; `None`: there is no such norm.
+    pub embedding_norm: Option<&'static str>,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
     /// True if a token has several residual streams; a layer computes one of them and predicts the others.
@@ -112,35 +129,50 @@ impl LayerSpec {
 }
 
 /// The norms of a layer, by the names of their weights in the file; `None`: there is no such norm. `post_attention_norm` is the
-/// norm before the feed-forward part in some architectures, and the norm of the mixer's output in others.
+/// norm before the feed-forward part in some architectures, and the norm of the mixer's output in others. In a network of norms of
+/// sums (post-norm: BERT) the normed sum is the residual stream: `x = norm(x + mixer(x))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Norms {
     /// Norm of the mixer's input.
     pub mixer: Option<&'static str>,
     /// Norm of the mixer's output, before it is added.
     pub mixer_output: Option<&'static str>,
+    /// Norm of the residual stream after that.
+    pub mixer_sum: Option<&'static str>,
     /// Norm of the feed-forward part's input.
     pub feed_forward: Option<&'static str>,
     /// Norm of the feed-forward part's output, before it is added.
     pub feed_forward_output: Option<&'static str>,
+    /// Norm of the residual stream after that.
+    pub feed_forward_sum: Option<&'static str>,
 }
 
 impl Norms {
-    /// Norms of both inputs, as in Llama.
-    pub const INPUTS: Norms = Norms {
-        mixer: Some("attn_norm"),
+    /// No norms.
+    const NONE: Norms = Norms {
+        mixer: None,
         mixer_output: None,
-        feed_forward: Some("ffn_norm"),
+        mixer_sum: None,
+        feed_forward: None,
         feed_forward_output: None,
+        feed_forward_sum: None,
     };
+    /// Norms of both inputs, as in Llama.
+    pub const INPUTS: Norms =
+        Norms { mixer: Some("attn_norm"), feed_forward: Some("ffn_norm"), ..Norms::NONE };
     /// A norm of the mixer's input, which is also the input of the feed-forward part, as in Cohere's models.
     pub const SHARED: Norms = Norms { feed_forward: Norms::INPUTS.mixer, ..Norms::INPUTS };
     /// Norms of both outputs, as in OLMo 2.
     pub const OUTPUTS: Norms = Norms {
-        mixer: None,
         mixer_output: Some("post_attention_norm"),
-        feed_forward: None,
         feed_forward_output: Some("post_ffw_norm"),
+        ..Norms::NONE
+    };
+    /// Norms of both sums, as in BERT.
+    pub const SUMS: Norms = Norms {
+        mixer_sum: Some("attn_output_norm"),
+        feed_forward_sum: Some("layer_output_norm"),
+        ..Norms::NONE
     };
     /// Norms of both inputs and both outputs, as in Gemma.
     pub const BOTH: Norms = Norms {
@@ -151,7 +183,8 @@ impl Norms {
 }
 
 impl ModelSpec {
-    /// Reads and checks the metadata of a model.
+    /// Reads and checks the metadata of a model. What follows from tensors is not in it yet: [`ModelSpec::classifier`] is that of a
+    /// file that may have none, and [`ModelSpec::embedding_size`] the hidden size.
     ///
     /// # Errors
     /// The first key that is missing, of the wrong type, or has a value that no model can have; an architecture or a feature that
@@ -159,7 +192,12 @@ impl ModelSpec {
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, SpecError> {
         let architecture = arch::named(gguf.require("general.architecture")?)?;
         let keys = Keys { gguf, prefix: architecture.name };
-        let spec = (architecture.read)(&keys)?;
+        let mut spec = (architecture.read)(&keys)?;
+        spec.pooling = Pooling::read(&keys)?.or(spec.pooling);
+        if spec.classifier.is_none() {
+            let of = if spec.is_bidirectional() { Pooling::Cls } else { Pooling::Last };
+            spec.classifier = Some(ClassifierSpec::read(&keys, of, HeadActivation::Tanh)?);
+        }
         let bidirectional = |mixer: &Mixer| match mixer {
             Mixer::Attention(attention) => attention.mask.is_bidirectional(),
             _ => false,
@@ -222,6 +260,11 @@ impl ModelSpec {
     /// True if tokens see later ones. Such a network reads a text as a whole, and does not continue it.
     pub fn is_bidirectional(&self) -> bool {
         self.attention_layers().any(|attention| attention.mask.is_bidirectional())
+    }
+
+    /// True if the network can continue a text: tokens follow from its states, and none of them sees later ones.
+    pub fn generates(&self) -> bool {
+        self.has_output && !self.is_bidirectional()
     }
 
     /// The attention parts, mutable.

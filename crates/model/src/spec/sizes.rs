@@ -1,7 +1,7 @@
 //! The sizes of every architecture, and layers that are uniform until the architecture changes them.
 
 use alight_formats::gguf::Array;
-use alight_kernels::rope::RopeParams;
+use alight_kernels::rope::{RopeParams, RopeScaling};
 
 use super::rope::long_context;
 use super::{
@@ -77,6 +77,20 @@ impl Sizes {
         self.of_layers(keys, Mixer::Attention(attention), feed_forward, rope)
     }
 
+    /// The same with attention that does not rotate queries and keys.
+    pub(crate) fn unrotated(
+        self,
+        keys: &Keys<'_, '_>,
+        attention: AttentionSpec,
+        feed_forward: impl Into<FeedForward>,
+    ) -> ModelSpec {
+        let rope = RopeParams { dims: 0, base: 1.0, scaling: RopeScaling::None };
+        let attention = AttentionSpec { rope: None, ..attention };
+        let mut spec = self.uniform(keys, attention, feed_forward, rope);
+        spec.ropes.clear();
+        spec
+    }
+
     /// The same with `mixer` in all layers.
     pub(crate) fn of_layers(
         self,
@@ -122,8 +136,15 @@ impl Sizes {
             vocab: self.vocab,
             context: self.context,
             norm: self.norm,
-            output_norm: "output_norm",
+            output_norm: Some("output_norm"),
+            has_output: true,
+            pooling: None,
+            classifier: None,
+            embedding_size: self.hidden_size,
             embedding_scale: 1.0,
+            positions: None,
+            segments: 0,
+            embedding_norm: None,
             layers,
             alt_up: false,
             ropes,

@@ -46,11 +46,34 @@ pub(crate) fn windowed_layers(
     layers: usize,
     period: usize,
 ) -> Result<Vec<bool>, SpecError> {
+    let all_but_one = |layer: usize, period: usize| layer % period < period - 1;
+    windowed_by(keys, layers, period, all_but_one)
+}
+
+/// As [`windowed_layers`], where all but the first layer of each period have a window.
+///
+/// # Errors
+/// A list that does not have one flag per layer.
+pub(crate) fn windowed_after_first(
+    keys: &Keys<'_, '_>,
+    layers: usize,
+    period: usize,
+) -> Result<Vec<bool>, SpecError> {
+    windowed_by(keys, layers, period, |layer, period| layer % period > 0)
+}
+
+/// Returns a flag for each layer: the file's, or `windowed(layer, period)`.
+fn windowed_by(
+    keys: &Keys<'_, '_>,
+    layers: usize,
+    period: usize,
+    windowed: impl Fn(usize, usize) -> bool,
+) -> Result<Vec<bool>, SpecError> {
     let key = "attention.sliding_window_pattern";
     let period = match keys.gguf.get(&keys.name(key)) {
         Some(Value::Array(array)) => return keys.flags(key, array, layers),
         Some(_) => keys.get::<u32>(key)?.map_or(period, |period| period as usize),
         None => period,
     };
-    Ok((0..layers).map(|layer| period == 0 || layer % period < period - 1).collect())
+    Ok((0..layers).map(|layer| period == 0 || windowed(layer, period)).collect())
 }

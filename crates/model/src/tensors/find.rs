@@ -19,8 +19,9 @@ use super::{Linear, MatrixRef, WeightError};
 use crate::norm::NormSpec;
 use crate::norm::{Norm, NormKind};
 
-/// Tensors that text generation does not use: heads that classify text or turn it into vectors.
-const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
+/// Tensors that nothing here is computed with: heads for training (BERT's pooler without a classifier, its masked words), and what other
+/// programs keep beside those that are.
+const OTHER_HEADS: [&str; 4] = ["cls.", "dense_", "pooler.", "mlm."];
 
 /// Suffix of the factor on the products of a matrix `NAME.weight`: one number, or one for each expert.
 const SCALE: &str = ".scale";
@@ -78,7 +79,7 @@ impl Finder<'_, '_> {
     }
 
     /// A matrix of this shape, or several contiguous ones. Their products are not scaled.
-    fn matrix_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
+    pub(crate) fn matrix_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
         let matrix = self.matrices_of(name, shape)?;
         match matrix.stride {
             None => Ok(matrix),

@@ -1,8 +1,10 @@
 //! The weights of a model as references into its files: every tensor that the network needs, with its shape and type checked.
 //! Matrices stay in the files; vectors are copied as f32.
 
+mod head;
 mod mtp;
 mod suspect;
+mod tables;
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
@@ -11,8 +13,10 @@ use alight_formats::split::Catalog;
 use alight_kernels::rope::{RopeParams, RopeScaling};
 use alight_pages::Map;
 
+pub(crate) use self::head::HeadWeights;
 pub(crate) use self::mtp::{Join, MtpWeights};
 pub(crate) use self::suspect::not_finite;
+pub(crate) use self::tables::EmbeddingTables;
 use crate::norm::Norm;
 use crate::parts::Part;
 use crate::parts::alt_up::{AltUp, AltUpWeights};
@@ -29,6 +33,8 @@ pub(crate) struct Branch {
     pub(crate) part: Box<dyn Part>,
     /// `[hidden]`, the norm of its output, if there is one.
     pub(crate) output_norm: Option<Norm>,
+    /// `[hidden]`, the norm of the residual stream to which its output has been added, if there is one.
+    pub(crate) sum_norm: Option<Norm>,
 }
 
 impl Branch {
@@ -36,11 +42,12 @@ impl Branch {
     fn find(
         find: &LayerFinder<'_, '_, '_>,
         part: Box<dyn Part>,
-        [norm, output_norm]: [Option<&str>; 2],
+        [norm, output_norm, sum_norm]: [Option<&str>; 3],
         hidden: usize,
     ) -> Result<Branch, WeightError> {
         let norm_of = |name: Option<&str>| name.map(|name| find.norm(name, hidden)).transpose();
-        Ok(Branch { norm: norm_of(norm)?, part, output_norm: norm_of(output_norm)? })
+        let (norm, output_norm) = (norm_of(norm)?, norm_of(output_norm)?);
+        Ok(Branch { norm, part, output_norm, sum_norm: norm_of(sum_norm)? })
     }
 }
 
@@ -66,11 +73,12 @@ impl LayerWeights {
         let norms = &spec.norms;
         let mixer = spec.mixer.as_ref().map(|mixer| {
             let part = mixer.spec().find(find, hidden)?;
-            Branch::find(find, part, [norms.mixer, norms.mixer_output], hidden)
+            Branch::find(find, part, [norms.mixer, norms.mixer_output, norms.mixer_sum], hidden)
         });
         let feed_forward = spec.feed_forward.as_ref().map(|feed_forward| {
             let part = feed_forward.spec().find(find, hidden)?;
-            Branch::find(find, part, [norms.feed_forward, norms.feed_forward_output], hidden)
+            let norms = [norms.feed_forward, norms.feed_forward_output, norms.feed_forward_sum];
+            Branch::find(find, part, norms, hidden)
         });
         let token_input =
             (spec.token_input > 0).then(|| TokenInputWeights::find(find, spec.token_input, hidden));
@@ -112,13 +120,17 @@ impl LayerWeights {
 pub(crate) struct Weights {
     /// `[vocab, hidden]`.
     pub(crate) embed: MatrixRef,
+    /// What is added to its rows.
+    pub(crate) tables: Option<EmbeddingTables>,
     pub(crate) token_inputs: Option<TokenInputs>,
     pub(crate) alt_up: Option<AltUp>,
     pub(crate) layers: Vec<LayerWeights>,
     /// `[hidden]`.
-    pub(crate) output_norm: Norm,
-    /// `[vocab, hidden]`: the embedding itself if the file has no other.
-    pub(crate) output: Linear,
+    pub(crate) output_norm: Option<Norm>,
+    /// `[vocab, hidden]`: the embedding itself if the file has no other; `None`: no tokens follow from the states.
+    pub(crate) output: Option<Linear>,
+    /// What makes pooled states vectors and scores.
+    pub(crate) head: HeadWeights,
     /// True if the output is the embedding.
     pub(crate) tied: bool,
     /// The layer that predicts the token after the next one. It is read from the map when it is used.
@@ -131,11 +143,13 @@ pub(crate) struct NetWeights<'w> {
     pub(crate) embed: &'w MatrixRef,
     /// Joins the embedding of a token with a state.
     pub(crate) join: Option<&'w Join>,
+    pub(crate) tables: Option<&'w EmbeddingTables>,
     pub(crate) token_inputs: Option<&'w TokenInputs>,
     pub(crate) alt_up: Option<&'w AltUp>,
     pub(crate) layers: &'w [LayerWeights],
-    pub(crate) output_norm: &'w Norm,
-    pub(crate) output: &'w Linear,
+    pub(crate) head: &'w HeadWeights,
+    pub(crate) output_norm: Option<&'w Norm>,
+    pub(crate) output: Option<&'w Linear>,
 }
 
 impl Weights {
@@ -144,32 +158,37 @@ impl Weights {
         NetWeights {
             embed: &self.embed,
             join: None,
+            tables: self.tables.as_ref(),
             token_inputs: self.token_inputs.as_ref(),
             alt_up: self.alt_up.as_ref(),
             layers: &self.layers,
-            output_norm: &self.output_norm,
-            output: &self.output,
+            head: &self.head,
+            output_norm: self.output_norm.as_ref(),
+            output: self.output.as_ref(),
         }
     }
 
     /// Every matrix once.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
-        let output = (!self.tied).then_some(&self.output.matrix);
-        [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(output)
+        let output = self.output.iter().filter(|_| !self.tied).map(|output| &output.matrix);
+        let outputs = output.chain(self.head.matrices());
+        [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(outputs)
     }
 
     /// The matrices, in addition to the embedding, that a token passes before the first layer.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
         let inputs = self.token_inputs.iter().map(|inputs| &inputs.projection.matrix);
-        inputs.chain(self.alt_up.iter().flat_map(AltUp::matrices))
+        let tables = self.tables.iter().flat_map(EmbeddingTables::matrices);
+        tables.chain(inputs).chain(self.alt_up.iter().flat_map(AltUp::matrices))
     }
 
     /// Bytes of the matrices that one decoded token reads: all layers and the output, but not the embedding (of which it reads
     /// one row).
     pub(crate) fn decode_bytes(&self) -> u64 {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
-        layers.map(|m| m.bytes_per_token()).sum::<u64>() + self.output.matrix.len()
+        let output = self.output.as_ref().map_or(0, |output| output.matrix.len());
+        layers.map(|m| m.bytes_per_token()).sum::<u64>() + output
     }
 
     /// Multiply-accumulates of the layers' matrices for one token, without the output's.
@@ -192,16 +211,11 @@ impl Weights {
         let find = Finder { catalog, maps: &maps, norms: spec.norm, found: RefCell::default() };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab);
         let embed = find.embedding("token_embd.weight", hidden, vocab)?;
-        let tied = catalog.get("output.weight").is_none();
-        let output = match tied {
-            false => {
-                let output = find.embedding("output.weight", hidden, vocab)?;
-                MatrixRef { scales: find.scales("output.weight", 1)?, ..output }
-            }
-            true => embed.clone(),
-        };
-        let output = Linear::from(output).with_bias(find.optional("output.bias", vocab)?);
-        let output_norm = find.norm(spec.output_norm, hidden)?;
+        let tied = spec.has_output && catalog.get("output.weight").is_none();
+        let output = spec.has_output.then(|| find_output(&find, &embed, tied)).transpose()?;
+        let output_norm = spec.output_norm.map(|name| find.norm(name, hidden)).transpose()?;
+        let tables = EmbeddingTables::find(&find, spec)?;
+        let head = HeadWeights::find(&find, spec)?;
         let factors =
             spec.ropes.first().map(|rope| find.optional("rope_freqs.weight", rope.dims / 2));
         let factors = factors.transpose()?.flatten();
@@ -222,8 +236,36 @@ impl Weights {
         find_long_context(&find, spec)?;
         find.all_found(spec.architecture, spec.layers.len(), spec.draft_layers)?;
         let mtp = MtpWeights::find(&find, spec)?.map(Box::new);
-        Ok(Weights { embed, token_inputs, alt_up, layers, output_norm, output, tied, mtp })
+        Ok(Weights {
+            embed,
+            tables,
+            token_inputs,
+            alt_up,
+            layers,
+            output_norm,
+            output,
+            head,
+            tied,
+            mtp,
+        })
     }
+}
+
+/// Finds the output matrix, which is the embedding if the file has no other (`tied`).
+fn find_output(
+    find: &Finder<'_, '_>,
+    embed: &MatrixRef,
+    tied: bool,
+) -> Result<Linear, WeightError> {
+    let (hidden, vocab) = (embed.cols(), embed.rows());
+    let output = match tied {
+        false => {
+            let output = find.embedding("output.weight", hidden, vocab)?;
+            MatrixRef { scales: find.scales("output.weight", 1)?, ..output }
+        }
+        true => embed.clone(),
+    };
+    Ok(Linear::from(output).with_bias(find.optional("output.bias", vocab)?))
 }
 
 /// Stores the factors of short and of long sequences in `spec`, if the file has any.

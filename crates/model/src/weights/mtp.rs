@@ -76,8 +76,8 @@ impl MtpWeights {
             embed: self.embed.as_ref().unwrap_or(&model.embed),
             join: Some(&self.join),
             layers: &self.layer,
-            output_norm: self.output_norm.as_ref().unwrap_or(&model.output_norm),
-            output: self.output.as_ref().unwrap_or(&model.output),
+            output_norm: self.output_norm.as_ref().or(model.output_norm.as_ref()),
+            output: self.output.as_ref().or(model.output.as_ref()),
             ..model.net()
         }
     }

@@ -10,7 +10,7 @@ use crate::spec::QkNorm;
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "gemma3", read: |keys| GEMMA3.read(keys) };
 
-const GEMMA3: Gemma = Gemma {
+pub(super) const GEMMA3: Gemma = Gemma {
     layers_of_27b: 62,
     window: 0,
     period: 6,

@@ -37,6 +37,6 @@ pub(super) fn read_with(
         }),
     });
     let mut spec = sizes.of_mixers(keys, mixers, &feed_forward.into(), rope);
-    spec.output_norm = "token_embd_norm";
+    spec.output_norm = Some("token_embd_norm");
     Ok(spec)
 }

@@ -1,9 +1,11 @@
 //! The architectures: one file each, and one line here that registers it.
 
 mod arcee;
+mod bert;
 mod cohere2;
 mod command_r;
 mod deepseek2;
+mod encoders;
 mod ernie4_5;
 mod exaone4;
 mod gemma;
@@ -26,6 +28,7 @@ mod llama4;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod modern_bert;
 mod nemotron_h;
 mod olmo2;
 mod olmoe;
@@ -49,7 +52,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 47] = [
+const ALL: [&Architecture; 56] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -97,6 +100,15 @@ const ALL: [&Architecture; 47] = [
     &lfm2moe::ARCHITECTURE,
     &nemotron_h::ARCHITECTURE,
     &nemotron_h::MIXTURE,
+    &bert::ARCHITECTURE,
+    &bert::JINA_V3,
+    &bert::NOMIC,
+    &bert::NOMIC_MOE,
+    &modern_bert::ARCHITECTURE,
+    &encoders::EUROBERT,
+    &encoders::LLAMA_EMBED,
+    &encoders::NEO_BERT,
+    &encoders::GEMMA,
 ];
 
 /// A family of networks.
