@@ -134,6 +134,24 @@ impl fmt::Display for Known<'_> {
     }
 }
 
+/// What a model makes of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VectorModel {
+    /// The pooling that its file states.
+    pub pooling: Option<Pooling>,
+    /// The number of elements of a vector.
+    pub width: usize,
+    /// True if it has a classifier.
+    pub scores: bool,
+}
+
+impl From<&ModelSpec> for VectorModel {
+    fn from(spec: &ModelSpec) -> VectorModel {
+        let (pooling, width) = (spec.pooling, spec.embedding_size);
+        VectorModel { pooling, width, scores: spec.classifier.is_some() }
+    }
+}
+
 /// Makes requests for vectors, and vectors of what they bring.
 pub struct Vectors<'m> {
     encoder: InputEncoder<'m>,
@@ -151,19 +169,20 @@ impl<'m> Vectors<'m> {
     /// # Errors
     /// See [`VectorError`].
     pub fn new(
-        spec: &ModelSpec,
+        model: impl Into<VectorModel>,
         vocabulary: &'m Vocabulary,
         context: usize,
         options: &VectorOptions,
         stop: Stop,
     ) -> Result<Vectors<'m>, VectorError> {
-        let pooling = options.pooling.or(spec.pooling).unwrap_or(Pooling::Mean);
+        let model = model.into();
+        let pooling = options.pooling.or(model.pooling).unwrap_or(Pooling::Mean);
         match pooling {
             Pooling::Rank => return Err(VectorError::ScoresOnly),
             Pooling::None => return Err(VectorError::OfTokens),
             Pooling::Mean | Pooling::Cls | Pooling::Last => {}
         }
-        let (most, settings) = (spec.embedding_size, &vocabulary.sentence);
+        let (most, settings) = (model.width, &vocabulary.sentence);
         let dimensions = match options.dimensions {
             Some(found) if !(1..=most).contains(&found) => {
                 return Err(VectorError::Dimensions { found, most });
@@ -270,14 +289,14 @@ impl<'m> Scores<'m> {
     /// # Errors
     /// [`VectorError::NoScores`].
     pub fn new(
-        spec: &ModelSpec,
+        model: impl Into<VectorModel>,
         vocabulary: &'m Vocabulary,
         context: usize,
         max_tokens: Option<usize>,
         truncate: bool,
         stop: Stop,
     ) -> Result<Scores<'m>, VectorError> {
-        if spec.classifier.is_none() {
+        if !model.into().scores {
             return Err(VectorError::NoScores);
         }
         let fit = Fit { limit: limit(vocabulary, context, max_tokens), truncate };
