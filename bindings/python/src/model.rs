@@ -222,7 +222,7 @@ impl Model {
 
 impl Model {
     /// Starts requests.
-    fn begin(&self, requests: Vec<GenerateRequest>) -> PyResult<Vec<Running>> {
+    fn begin_each(&self, requests: Vec<GenerateRequest>) -> PyResult<Vec<Running>> {
         requests.into_iter().map(|request| Ok(self.worker.generate(request)?)).collect()
     }
 }
@@ -605,7 +605,7 @@ impl Model {
                 Ok(vectors.request(input.map_err(of_vectors)?))
             };
             let requests = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
-            self.begin(requests)
+            self.begin_each(requests)
         })?;
         let (rows, width) = (running.len(), vectors.dimensions);
         let mut numbers = Vec::with_capacity(rows * width);
@@ -633,7 +633,7 @@ impl Model {
                 let input: EncoderInput = scores.pair(query, document).map_err(of_vectors)?;
                 Ok(scores.request(input))
             };
-            self.begin(documents.iter().map(encode).collect::<PyResult<Vec<_>>>()?)
+            self.begin_each(documents.iter().map(encode).collect::<PyResult<Vec<_>>>()?)
         })?;
         let rule = if raw { ScoreRule::Raw } else { ScoreRule::Probability };
         running.into_iter().map(|running| Ok(rule.of(&pooled(py, running)?))).collect()

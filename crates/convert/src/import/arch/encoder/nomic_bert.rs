@@ -1,6 +1,6 @@
 //! `NomicBertModel` (nomic-embed-text v1 and v1.5): a BERT with rotary embeddings, a gated feed-forward part and hardly any biases.
 //!
-//! Its configuration is GPT-2's. Of a gated part, `fc12` is activated and `fc11` multiplied by it.
+//! Its configuration is GPT-2's, or, as `transformers` 5 writes it, BERT's. Of a gated part, `fc12` is activated and `fc11` multiplied by it.
 
 use super::super::config::Config;
 use super::super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
@@ -21,7 +21,13 @@ pub(super) const NOMIC_BERT: Family = Family {
 const TRAINED: u64 = 2048;
 
 fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<Plan, ConvertError> {
-    let count = |key, most, default| config.count(key, most).map(|n| n.unwrap_or(default));
+    // The names of its own code, and those of `transformers`.
+    let count = |own, other, most, default| -> Result<u64, ConvertError> {
+        Ok(match config.count(own, most)? {
+            Some(n) => n,
+            None => config.count(other, most)?.unwrap_or(default),
+        })
+    };
     if config.get("num_experts").is_some()
         || config.get("moe_every_n_layers").is_some_and(|n| *n != 0)
     {
@@ -30,6 +36,7 @@ fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<Plan, Conve
         ));
     }
     check_activation(config, "activation_function", "swiglu", &["swiglu"])?;
+    check_activation(config, "hidden_act", "silu", &["silu"])?;
     for (flag, expected) in [
         ("prenorm", false),
         ("use_rms_norm", false),
@@ -47,17 +54,29 @@ fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<Plan, Conve
             return Err(config.wrong(key, value, "1, for which GGUF has no key"));
         }
     }
-    let e = count("n_embd", MAX_WIDTH, 768)?;
-    let f = count("n_inner", MAX_WIDTH, 4 * e)?;
-    let layers = count("n_layer", MAX_LAYERS, 12)?;
-    let heads = count("n_head", MAX_WIDTH, 12)?;
+    let e = count("n_embd", "hidden_size", MAX_WIDTH, 768)?;
+    let f = count("n_inner", "intermediate_size", MAX_WIDTH, 4 * e)?;
+    let layers = count("n_layer", "num_hidden_layers", MAX_LAYERS, 12)?;
+    let heads = count("n_head", "num_attention_heads", MAX_WIDTH, 12)?;
     if !e.is_multiple_of(heads) {
         return Err(config.wrong("n_head", &heads.into(), &format!("a divisor of n_embd, {e}")));
     }
-    let positions = count("n_positions", MAX_CONTEXT, TRAINED)?;
-    let trained = count("max_trained_positions", MAX_CONTEXT, TRAINED)?;
-    let theta = config.number("rotary_emb_base", 1.0..1e12)?.unwrap_or(10_000.0);
-    let eps = config.number("layer_norm_epsilon", 0.0..1.0)?.unwrap_or(1e-12);
+    let positions = count("n_positions", "max_position_embeddings", MAX_CONTEXT, TRAINED)?;
+    let trained = count("max_trained_positions", "max_trained_positions", MAX_CONTEXT, TRAINED)?;
+    let newer = config.object("rope_parameters")?;
+    if let Some(kind) =
+        newer.and_then(|rope| rope.get("rope_type")).filter(|kind| *kind != "default")
+    {
+        return Err(config.wrong("rope_parameters.rope_type", kind, "\"default\""));
+    }
+    let theta = match newer.and_then(|rope| rope.get("rope_theta")) {
+        Some(value) => config.in_range("rope_parameters.rope_theta", value, 1.0..1e12)?,
+        None => config.number("rotary_emb_base", 1.0..1e12)?.unwrap_or(10_000.0),
+    };
+    let eps = match config.number("layer_norm_epsilon", 0.0..1.0)? {
+        Some(eps) => eps,
+        None => config.number("layer_norm_eps", 0.0..1.0)?.unwrap_or(1e-12),
+    };
     let (types, tokens) =
         ("embeddings.token_type_embeddings.weight", "embeddings.word_embeddings.weight");
     let (vocab, kinds) = (shapes.rows(tokens), shapes.rows(types));
