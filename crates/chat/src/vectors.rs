@@ -19,7 +19,7 @@ use crate::worker::GenerateRequest;
 pub struct VectorOptions {
     /// How the vectors of tokens become that of the text; by default the file's, or the mean.
     pub pooling: Option<Pooling>,
-    /// What is done with the length of a vector.
+    /// The scale of a vector.
     pub normalization: Option<Normalization>,
     /// The number of leading elements that are kept.
     pub dimensions: Option<usize>,
@@ -35,7 +35,7 @@ pub struct VectorOptions {
     pub parse_special: bool,
 }
 
-/// What is done with the length of a vector.
+/// The scale of a vector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Normalization {
     /// Nothing.
@@ -134,7 +134,7 @@ impl fmt::Display for Known<'_> {
     }
 }
 
-/// What a model makes of texts.
+/// The vectors and scores that a model makes of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorModel {
     /// The pooling that its file states.
@@ -251,7 +251,7 @@ impl<'m> Vectors<'m> {
     }
 }
 
-/// What a score is.
+/// The meaning of a score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScoreRule {
     /// A probability: the sigmoid of the only output, or the first of the softmax of several.

@@ -172,7 +172,7 @@ fn documents_are_listed_by_their_scores() {
     let vectors = encoder::model(folder.path(), "model.gguf", None);
     with_stdin(&["rerank", &vectors, "a"], b"a\n").fails(1, &["no classifier"]);
     with_stdin(&["embed", &model], b"a\n").fails(1, &["alight rerank"]);
-    alight(&["run", &vectors, "a"]).fails(1, &["embed"]);
+    alight(&["run", &vectors, "--raw", "a"]).fails(1, &["embed"]);
 }
 
 fn serve(folder: &Path) -> Serving {

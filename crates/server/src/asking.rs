@@ -399,7 +399,7 @@ struct TextReader<'s> {
     rules: TextRules,
     serving: &'s Serving,
     encoder: Encoder<'s>,
-    /// What makes inputs of texts, if their vectors are requested.
+    /// Makes inputs of texts, if their vectors are requested.
     vectors: Option<&'s Vectors<'s>>,
 }
 

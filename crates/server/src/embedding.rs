@@ -39,7 +39,7 @@ pub(crate) struct VectorRules {
     pub(crate) input: &'static str,
     /// True if a text that is too long is shortened, and not refused.
     pub(crate) cut: bool,
-    /// What is done with the length of a vector.
+    /// The scale of a vector.
     pub(crate) normalization: Normalization,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn take(
     Ok(Texts { batch: Batch::new(call, serving, fields, inputs), vectors })
 }
 
-/// Takes llama.cpp's number for what is done with the length of a vector.
+/// Takes llama.cpp's number for the scale of a vector.
 pub(crate) fn normalization(fields: &mut Fields) -> Result<Option<Normalization>, Refusal> {
     fields.read("embd_normalize", "-1, 0, or a number from 1 to 64", |value| {
         Normalization::of_number(i64::try_from(whole(&value)?).ok()?)

@@ -71,15 +71,15 @@ const DOCUMENT: &str = "{document}";
 
 /// The tokens around one or two texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Frame {
+struct InputFrame {
     begin: Option<u32>,
     /// Between two texts.
     between: Vec<u32>,
     end: Option<u32>,
 }
 
-impl Frame {
-    fn of(tokenizer: &Tokenizer) -> Frame {
+impl InputFrame {
+    fn of(tokenizer: &Tokenizer) -> InputFrame {
         let begin = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let end = tokenizer.eos().filter(|_| tokenizer.adds_eos());
         let is = |token: Option<u32>, text: &[u8]| {
@@ -93,7 +93,7 @@ impl Frame {
         } else {
             vec![end, separator.filter(|_| tokenizer.adds_separator())]
         };
-        Frame { begin, between: between.into_iter().flatten().collect(), end }
+        InputFrame { begin, between: between.into_iter().flatten().collect(), end }
     }
 }
 
@@ -116,7 +116,7 @@ impl<'m> InputEncoder<'m> {
     /// # Errors
     /// See [`InputError`].
     pub fn text(&self, text: &str, fit: Fit) -> Result<EncoderInput, InputError> {
-        let frame = Frame::of(self.tokenizer());
+        let frame = InputFrame::of(self.tokenizer());
         let own = self.encode(text)?;
         let around = usize::from(frame.begin.is_some()) + usize::from(frame.end.is_some());
         let (kept, truncated) = fitting(own.len(), around, fit)?;
@@ -137,7 +137,7 @@ impl<'m> InputEncoder<'m> {
             return Err(InputError::Empty);
         }
         let (kept, truncated) = fitting(tokens.len(), 0, fit)?;
-        let end = Frame::of(self.tokenizer()).end.filter(|end| tokens.last() == Some(end));
+        let end = InputFrame::of(self.tokenizer()).end.filter(|end| tokens.last() == Some(end));
         tokens.truncate(kept);
         if let (true, Some(end), Some(last)) = (truncated, end, tokens.last_mut()) {
             *last = end;
@@ -153,7 +153,7 @@ impl<'m> InputEncoder<'m> {
         if let Some(template) = self.vocabulary.rerank_template() {
             return self.in_template(template, query, document, fit);
         }
-        let frame = Frame::of(self.tokenizer());
+        let frame = InputFrame::of(self.tokenizer());
         let (first, second) = (self.encode(query)?, self.encode(document)?);
         let around = frame.begin.iter().len() + frame.between.len() + frame.end.iter().len();
         let (kept, truncated) = fitting_second(second.len(), first.len() + around, fit)?;

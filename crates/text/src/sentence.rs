@@ -1,4 +1,4 @@
-//! What sentence-transformers keeps with a model and `alight convert` writes under `sentence_transformers.*`: prompts by name, the longest
+//! Settings that sentence-transformers keeps with a model, which `alight convert` writes under `sentence_transformers.*`: prompts by name, the longest
 //! text, and what is done with vectors unless the caller says otherwise.
 
 use alight_formats::gguf::{Gguf, GgufError, Strings};

@@ -843,7 +843,7 @@ class Model:
         parse_special: bool = False,
     ) -> Array:
         """A text, or its tokens, as a vector: the final hidden states of the tokens, pooled; of several, one row each.
-        `pooling`: as the file says, or else the mean. `normalize`: of length 1. `dimensions`: so many numbers at its beginning.
+        `pooling`: as the file says, or else the mean. `normalize`: of length 1. `dimensions`: only the first of its numbers.
         `prompt_name`: the prompt of the file that precedes each text. `truncate`: of a text that is too long, the beginning."""
     def rerank(self, query: str, documents: Sequence[str], *, raw: bool = False, truncate: bool = True) -> list[float]:
         """How well documents suit a query, in their order, by a model with a classifier: probabilities, or with `raw` what the

@@ -23,8 +23,8 @@ const MAX_WAITING: usize = 4096;
 /// The longest input that memory is set aside for, unless the user says otherwise: models of long contexts are decoders.
 const CONTEXT: usize = 8192;
 
-/// What is computed.
-pub trait Work {
+/// The inputs that are computed, and the destination of their outputs.
+pub trait VectorWork {
     /// Returns the next request; `None` after the last.
     fn next(&mut self) -> Outcome<Option<GenerateRequest>>;
 
@@ -79,7 +79,7 @@ impl Compute {
     }
 
     /// Does all of the work, or that until Ctrl-C.
-    pub fn run(&mut self, work: &mut dyn Work) -> Outcome {
+    pub fn run(&mut self, work: &mut dyn VectorWork) -> Outcome {
         let (mut begun, mut due, mut active) = (0, 0, 0);
         let mut waiting = BTreeMap::new();
         let mut ended = false;

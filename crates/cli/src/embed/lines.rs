@@ -12,9 +12,9 @@ use crate::batch::lines::{InputLines, LIMIT};
 
 /// A text.
 #[derive(Debug, PartialEq)]
-pub struct Line {
+pub struct TextLine {
     pub text: String,
-    /// What a line of JSON calls it.
+    /// Its name in a line of JSON.
     pub id: Option<Value>,
 }
 
@@ -30,7 +30,7 @@ pub struct TextLines {
     before: u64,
     at: u64,
     /// A text that was read and is not returned yet.
-    ahead: Option<Line>,
+    ahead: Option<TextLine>,
 }
 
 impl TextLines {
@@ -77,7 +77,7 @@ impl TextLines {
     }
 
     /// Returns the next text; `None` after the last.
-    pub fn next(&mut self) -> anyhow::Result<Option<Line>> {
+    pub fn next(&mut self) -> anyhow::Result<Option<TextLine>> {
         if let Some(line) = self.ahead.take() {
             return Ok(Some(line));
         }
@@ -119,20 +119,20 @@ fn open(path: &Path) -> anyhow::Result<(String, InputLines<Box<dyn BufRead>>)> {
 }
 
 /// Reads a line: as a text, without the end of a line that programs on Windows write, or as JSON.
-fn parse(bytes: Vec<u8>, json: bool) -> anyhow::Result<Line> {
+fn parse(bytes: Vec<u8>, json: bool) -> anyhow::Result<TextLine> {
     let text = String::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8"))?;
     if !json {
         let text = text.strip_suffix('\r').map(str::to_owned).unwrap_or(text);
-        return Ok(Line { text, id: None });
+        return Ok(TextLine { text, id: None });
     }
     let wrong = || anyhow!("expected a text between quotes, or an object with \"text\"");
     match serde_json::from_str(&text).map_err(|error| anyhow!("it is not JSON: {error}"))? {
-        Value::String(text) => Ok(Line { text, id: None }),
+        Value::String(text) => Ok(TextLine { text, id: None }),
         Value::Object(mut object) => {
             let text = ["text", "input", "content"].iter().find_map(|name| object.remove(*name));
             let Some(Value::String(text)) = text else { return Err(wrong()) };
             let id = ["id", "custom_id"].iter().find_map(|name| object.remove(*name));
-            Ok(Line { text, id })
+            Ok(TextLine { text, id })
         }
         _ => Err(wrong()),
     }

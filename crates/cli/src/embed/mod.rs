@@ -23,9 +23,9 @@ use crate::bar::Bar;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::{new_file, output as stdout, say, short_help, units};
-use compute::{Compute, Work};
-use lines::{Line, TextLines};
-use output::{Format, Output, Row};
+use compute::{Compute, VectorWork};
+use lines::{TextLine, TextLines};
+use output::{Row, VectorFormat, VectorOutput};
 
 /// Arguments of `alight embed`.
 #[derive(Debug, clap::Args)]
@@ -63,7 +63,7 @@ pub struct EmbedArgs {
     /// How vectors are written: lines of JSON, NumPy's format, or numbers of 32 bits without anything between
     /// [default: by the name of the file, otherwise jsonl]
     #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
+    format: Option<VectorFormat>,
 
     /// Lines of the input are JSON
     #[arg(long)]
@@ -77,11 +77,11 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "HOW")]
     pooling: Option<PoolingArg>,
 
-    /// What becomes of the length of a vector: 2: it is 1; -1: nothing; 1: the sum of all numbers is 1; 0: the largest number is 32760
+    /// Scale vectors: 2: to length 1; -1: not at all; 1: to a sum of absolute values of 1; 0: to a largest number of 32760
     #[arg(long, visible_alias = "embd-normalize", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(i64))]
     normalize: i64,
 
-    /// Keep only so many numbers at the beginning of each vector, for models that were trained for it
+    /// Keep only the first N numbers of each vector, for models that were trained for it
     #[arg(long, value_name = "N")]
     dimensions: Option<usize>,
 
@@ -93,7 +93,7 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
 
-    /// Read at most so many tokens of a text [default: the model's limit]
+    /// Read at most N tokens of a text [default: the model's limit]
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
 
@@ -162,8 +162,8 @@ pub fn main(args: EmbedArgs) -> Outcome {
         let found = args.normalize;
         return Err(Stop::Usage(format!("--normalize {found}: expected a number from -1 to 64")));
     };
-    let format = Format::of(args.format, args.output.as_deref());
-    if format == Format::Npy && args.output.is_none() && args.similarity.is_none() {
+    let format = VectorFormat::of(args.format, args.output.as_deref());
+    if format == VectorFormat::Npy && args.output.is_none() && args.similarity.is_none() {
         let message = "--format npy needs -o FILE: its header has the number of vectors";
         return Err(Stop::Usage(message.to_owned()));
     }
@@ -204,7 +204,7 @@ struct Few<'a> {
     found: Vec<Vec<f32>>,
 }
 
-impl Work for Few<'_> {
+impl VectorWork for Few<'_> {
     fn next(&mut self) -> Outcome<Option<GenerateRequest>> {
         let Some(text) = self.texts.next() else { return Ok(None) };
         let input = self.vectors.text(text).map_err(|error| anyhow!(error))?;
@@ -229,12 +229,12 @@ fn similarity(texts: &[String], vectors: &Vectors<'_>, compute: &mut Compute) ->
 struct All<'a> {
     lines: TextLines,
     vectors: &'a Vectors<'a>,
-    output: Output,
+    output: VectorOutput,
     /// Rows that an earlier run has written. The last of them is computed again: it shows whether they are of this model and these options.
     before: u64,
     /// The first row that is computed.
     first: u64,
-    /// What is known of texts that are computed: the id, the number of tokens, and whether it was shortened.
+    /// Of texts that are computed: the id, the number of tokens, and whether it was shortened.
     begun: VecDeque<(Option<Value>, usize, bool)>,
     shortened: u64,
     tokens: u64,
@@ -243,9 +243,9 @@ struct All<'a> {
     bar: Option<Bar>,
 }
 
-impl Work for All<'_> {
+impl VectorWork for All<'_> {
     fn next(&mut self) -> Outcome<Option<GenerateRequest>> {
-        let Some(Line { text, id }) = self.lines.next()? else { return Ok(None) };
+        let Some(TextLine { text, id }) = self.lines.next()? else { return Ok(None) };
         let number = self.first + (self.written + self.begun.len() as u64) + 1;
         let input = self.vectors.text(&text).map_err(|error| anyhow!("text {number}: {error}"))?;
         self.shortened += u64::from(input.truncated);
@@ -279,7 +279,7 @@ impl Work for All<'_> {
 /// Computes the vectors of all lines.
 fn all(
     args: &EmbedArgs,
-    format: Format,
+    format: VectorFormat,
     model: &Model,
     vectors: &Vectors<'_>,
     compute: &mut Compute,
@@ -287,10 +287,10 @@ fn all(
     let mut lines = TextLines::open(&args.inputs, args.json)?;
     let width = vectors.dimensions;
     let output = match &args.output {
-        None => Output::stdout(format, width),
+        None => VectorOutput::stdout(format, width),
         Some(path) => {
             let inputs = new_file::inputs(model.files().chain(args.files()))?;
-            Output::file(path, args.force, &inputs, format, width)?
+            VectorOutput::file(path, args.force, &inputs, format, width)?
         }
     };
     let before = output.rows();

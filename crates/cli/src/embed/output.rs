@@ -23,7 +23,7 @@ use crate::output as stdout;
 
 /// How vectors are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum VectorFormat {
     /// A line of JSON for each vector.
     Jsonl,
     /// NumPy's `.npy`, of float32.
@@ -32,15 +32,15 @@ pub enum Format {
     Raw,
 }
 
-impl Format {
+impl VectorFormat {
     /// The format that was requested, or that the name of the file shows.
-    pub fn of(requested: Option<Format>, path: Option<&Path>) -> Format {
+    pub fn of(requested: Option<VectorFormat>, path: Option<&Path>) -> VectorFormat {
         let by_name = || match path?.extension()?.to_str()? {
-            "npy" => Some(Format::Npy),
-            "f32" | "bin" | "raw" => Some(Format::Raw),
+            "npy" => Some(VectorFormat::Npy),
+            "f32" | "bin" | "raw" => Some(VectorFormat::Raw),
             _ => None,
         };
-        requested.or_else(by_name).unwrap_or(Format::Jsonl)
+        requested.or_else(by_name).unwrap_or(VectorFormat::Jsonl)
     }
 }
 
@@ -55,8 +55,8 @@ pub struct Row<'a> {
 }
 
 /// The destination of vectors.
-pub struct Output {
-    format: Format,
+pub struct VectorOutput {
+    format: VectorFormat,
     width: usize,
     file: Option<(appended::Output, PathBuf)>,
     /// Rows of a file.
@@ -76,21 +76,21 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Maximum bytes of a line of a file that is continued.
 const MAX_LINE: usize = 256 << 20;
 
-impl Output {
+impl VectorOutput {
     /// Writes to standard output.
-    pub fn stdout(format: Format, width: usize) -> Output {
-        Output::new(format, width, None, 0, Vec::new())
+    pub fn stdout(format: VectorFormat, width: usize) -> VectorOutput {
+        VectorOutput::new(format, width, None, 0, Vec::new())
     }
 
     fn new(
-        format: Format,
+        format: VectorFormat,
         width: usize,
         file: Option<(appended::Output, PathBuf)>,
         rows: u64,
         last: Vec<u8>,
-    ) -> Output {
+    ) -> VectorOutput {
         let (buffer, flushed) = (Vec::new(), Instant::now());
-        Output { format, width, file, rows, last, buffer, flushed }
+        VectorOutput { format, width, file, rows, last, buffer, flushed }
     }
 
     /// Continues the file at `path`, or begins it: always with `force`. `inputs`: the files that vectors are made of.
@@ -98,9 +98,9 @@ impl Output {
         path: &Path,
         force: bool,
         inputs: &[Input],
-        format: Format,
+        format: VectorFormat,
         width: usize,
-    ) -> anyhow::Result<Output> {
+    ) -> anyhow::Result<VectorOutput> {
         let mut file = resume::open_locked(path, force, inputs)?;
         let named = || format!("'{}'", path.display());
         let found = Existing::find(&mut file, format, width).with_context(named)?;
@@ -109,8 +109,8 @@ impl Output {
         }
         let is_empty = found.whole == 0;
         let file = (appended::Output::new(file, path)?, path.to_owned());
-        let mut output = Output::new(format, width, Some(file), found.rows, found.last);
-        if is_empty && format == Format::Npy {
+        let mut output = VectorOutput::new(format, width, Some(file), found.rows, found.last);
+        if is_empty && format == VectorFormat::Npy {
             output.buffer.extend(header(0, width));
         }
         Ok(output)
@@ -162,7 +162,7 @@ impl Output {
             self.flush()?;
         }
         let Some((file, path)) = &self.file else { return Ok(()) };
-        if self.format == Format::Npy {
+        if self.format == VectorFormat::Npy {
             let named = || format!("'{}'", path.display());
             let file = OpenOptions::new().write(true).open(path).with_context(named)?;
             file.write_all_at(&header(self.rows, self.width), 0).with_context(named)?;
@@ -172,8 +172,8 @@ impl Output {
 }
 
 /// Appends a row.
-fn encode(format: Format, row: &Row<'_>, out: &mut Vec<u8>) {
-    if format != Format::Jsonl {
+fn encode(format: VectorFormat, row: &Row<'_>, out: &mut Vec<u8>) {
+    if format != VectorFormat::Jsonl {
         return out.extend(row.vector.iter().flat_map(|x| x.to_le_bytes()));
     }
     let mut line = format!("{{\"index\":{}", row.index);
@@ -217,15 +217,15 @@ struct Existing {
 }
 
 impl Existing {
-    fn find(file: &mut File, format: Format, width: usize) -> anyhow::Result<Existing> {
+    fn find(file: &mut File, format: VectorFormat, width: usize) -> anyhow::Result<Existing> {
         let len = file.metadata()?.len();
         if len == 0 {
             return Ok(Existing { rows: 0, whole: 0, last: Vec::new() });
         }
         let start = match format {
-            Format::Jsonl => return Existing::lines(file),
-            Format::Raw => 0,
-            Format::Npy => HEADER as u64,
+            VectorFormat::Jsonl => return Existing::lines(file),
+            VectorFormat::Raw => 0,
+            VectorFormat::Npy => HEADER as u64,
         };
         if len < start {
             // Killed before the header was whole.
@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn a_file_that_was_cut_has_its_whole_rows() {
         let vectors = [[0.5, -1.25e-9], [1.0, 3.0], [f32::MIN_POSITIVE, 1e30]];
-        for format in [Format::Jsonl, Format::Npy, Format::Raw] {
-            let mut all = if format == Format::Npy { header(0, 2) } else { Vec::new() };
+        for format in [VectorFormat::Jsonl, VectorFormat::Npy, VectorFormat::Raw] {
+            let mut all = if format == VectorFormat::Npy { header(0, 2) } else { Vec::new() };
             let mut ends = vec![(all.len(), Vec::new())];
             for (i, vector) in vectors.iter().enumerate() {
                 let mut bytes = Vec::new();
@@ -312,7 +312,7 @@ mod tests {
     fn numbers_are_the_same_again() {
         for x in [0.0, -0.0, 1.0, 0.1, f32::MIN_POSITIVE, -3.402_823_5e38, 1e-45, 16_777_217.0] {
             let mut bytes = Vec::new();
-            encode(Format::Jsonl, &row(0, &[x]), &mut bytes);
+            encode(VectorFormat::Jsonl, &row(0, &[x]), &mut bytes);
             let line: Value = serde_json::from_slice(&bytes).unwrap();
             let read = line["embedding"][0].as_f64().unwrap() as f32;
             assert_eq!(read.to_bits(), x.to_bits(), "{x}");
@@ -322,10 +322,10 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         for (format, bytes) in [
-            (Format::Jsonl, &b"{\"id\":\"x\"}\n"[..]),
-            (Format::Jsonl, b"text"),
-            (Format::Npy, &[b'x'; 200]),
-            (Format::Npy, &header(7, 3)),
+            (VectorFormat::Jsonl, &b"{\"id\":\"x\"}\n"[..]),
+            (VectorFormat::Jsonl, b"text"),
+            (VectorFormat::Npy, &[b'x'; 200]),
+            (VectorFormat::Npy, &header(7, 3)),
         ] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(bytes).unwrap();

@@ -8,8 +8,8 @@ use alight_model::Model;
 use anyhow::anyhow;
 use serde::Serialize;
 
-use super::compute::{self, Compute, Work};
-use super::lines::{Line, TextLines};
+use super::compute::{self, Compute, VectorWork};
+use super::lines::{TextLine, TextLines};
 use super::sequences;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -52,7 +52,7 @@ pub struct RerankArgs {
     #[arg(long)]
     json: bool,
 
-    /// Read at most so many tokens of a query and a document [default: the model's limit]
+    /// Read at most N tokens of a query and a document [default: the model's limit]
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
 
@@ -90,9 +90,9 @@ struct Documents<'a> {
     shortened: u64,
 }
 
-impl Work for Documents<'_> {
+impl VectorWork for Documents<'_> {
     fn next(&mut self) -> Outcome<Option<GenerateRequest>> {
-        let Some(Line { text, .. }) = self.lines.next()? else { return Ok(None) };
+        let Some(TextLine { text, .. }) = self.lines.next()? else { return Ok(None) };
         let number = self.texts.len() + 1;
         let pair = self.scores.pair(self.query, &text);
         let input = pair.map_err(|error| anyhow!("document {number}: {error}"))?;
@@ -109,7 +109,7 @@ impl Work for Documents<'_> {
 
 /// A line of `--json`. Fields are only ever added.
 #[derive(Serialize)]
-struct ResultLine<'a> {
+struct ScoreLine<'a> {
     index: usize,
     relevance_score: f64,
     text: &'a str,
@@ -140,7 +140,7 @@ pub fn main(args: RerankArgs) -> Outcome {
     for index in ranked(&work.found).into_iter().take(args.top.unwrap_or(usize::MAX)) {
         let (score, text) = (work.found[index], work.texts[index].as_str());
         if args.json {
-            output::json(&ResultLine { index, relevance_score: score, text })?;
+            output::json(&ScoreLine { index, relevance_score: score, text })?;
         } else {
             output::report(format!("{score:.6}\t{}\n", terminal_text::one_line(text)))?;
         }

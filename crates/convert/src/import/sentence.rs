@@ -1,6 +1,6 @@
-//! What sentence-transformers keeps beside the weights: how the vectors of tokens become that of a text, prompts, and the longest text.
+//! Settings that sentence-transformers keeps beside the weights: how the vectors of tokens become that of a text, prompts, and the longest text.
 //!
-//! GGUF has a key for the pooling alone. The rest goes under keys of our own, `sentence_transformers.*`, which `docs/reference/embeddings.md`
+//! GGUF has a key for the pooling alone. The rest goes under keys of our own, `sentence_transformers.*`, which `docs/how-to/embeddings.md`
 //! lists. A module that changes the vectors and has no place in GGUF is an error, and so is a way of pooling that has no number there.
 
 use std::path::{Component, Path};

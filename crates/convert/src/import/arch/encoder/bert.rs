@@ -7,7 +7,8 @@ use super::super::config::Config;
 use super::super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::head::{self, Head};
 use super::{
-    Family, Known, MAX_LAYERS, Plan, Shapes, both, check_activation, check_flag, linear, norm,
+    EncoderPlan, Family, Known, MAX_LAYERS, Shapes, both, check_activation, check_flag, linear,
+    norm,
 };
 use crate::ConvertError;
 use crate::import::tensor::{Entry, Place};
@@ -146,7 +147,7 @@ impl Sizes {
     }
 }
 
-fn bert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, ConvertError> {
+fn bert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
     let sizes = Sizes::read(config, shapes)?;
     let (e, mut outside) = (sizes.hidden, sizes.embeddings());
     let mut others = vec![("cls.", head::PREDICTS), ("embeddings.position_ids", head::POSITIONS)];
@@ -163,7 +164,7 @@ fn bert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, Conver
             Some(head::labels(config, count)?)
         }
     };
-    Ok(Plan {
+    Ok(EncoderPlan {
         keys: sizes.keys(sizes.positions),
         layers: sizes.layers,
         layer: "encoder.layer.",
@@ -176,7 +177,7 @@ fn bert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, Conver
     })
 }
 
-fn roberta(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, ConvertError> {
+fn roberta(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
     let sizes = Sizes::read(config, shapes)?;
     let (e, mut outside) = (sizes.hidden, sizes.embeddings());
     let padding = match config.get("pad_token_id") {
@@ -205,7 +206,7 @@ fn roberta(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, Con
             Some(head::labels(config, count)?)
         }
     };
-    Ok(Plan {
+    Ok(EncoderPlan {
         keys: sizes.keys(context),
         layers: sizes.layers,
         layer: "encoder.layer.",
@@ -218,7 +219,11 @@ fn roberta(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, Con
     })
 }
 
-fn distilbert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, ConvertError> {
+fn distilbert(
+    config: &Config,
+    head: Head,
+    shapes: &Shapes<'_>,
+) -> Result<EncoderPlan, ConvertError> {
     let count = |key, most, default| config.count(key, most).map(|n| n.unwrap_or(default));
     check_activation(config, "activation", "gelu", &["gelu"])?;
     let sizes = Sizes {
@@ -250,7 +255,7 @@ fn distilbert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, 
         ));
     }
     let others = vec![("vocab_", head::PREDICTS), ("embeddings.position_ids", head::POSITIONS)];
-    Ok(Plan {
+    Ok(EncoderPlan {
         keys: sizes.keys(sizes.positions),
         layers: sizes.layers,
         layer: "transformer.layer.",

@@ -3,7 +3,7 @@
 use super::super::config::Config;
 use super::super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::head::{self, Head};
-use super::{Family, Known, MAX_LAYERS, Plan, Shapes, check_activation, check_flag};
+use super::{EncoderPlan, Family, Known, MAX_LAYERS, Shapes, check_activation, check_flag};
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
@@ -17,7 +17,7 @@ pub(super) const EUROBERT: Family = Family {
 
 const TOKENS: &str = "embed_tokens.weight";
 
-fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<Plan, ConvertError> {
+fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
     let count = |key, most, default| config.count(key, most).map(|n| n.unwrap_or(default));
     for flag in ["attention_bias", "mlp_bias"] {
         check_flag(config, flag, false)?;
@@ -76,7 +76,7 @@ fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<Plan, Conve
         Known::new("mlp.up_proj.weight", "ffn_up.weight", &[f, e]),
         Known::new("mlp.down_proj.weight", "ffn_down.weight", &[e, f]),
     ];
-    Ok(Plan {
+    Ok(EncoderPlan {
         keys,
         layers,
         layer: "layers.",

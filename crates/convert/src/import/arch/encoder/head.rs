@@ -1,4 +1,4 @@
-//! What an encoder has after its layers: nothing, or a classifier.
+//! The part of an encoder after its layers: nothing, or a classifier.
 
 use serde_json::Value;
 

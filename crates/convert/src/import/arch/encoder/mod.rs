@@ -1,7 +1,7 @@
 //! Encoders: networks that read a text as a whole, and make a vector of it, or scores.
 //!
 //! Their configurations and names have little in common with those of decoders, and less with each other, so each family has a function
-//! that returns a [`Plan`] as data: its metadata, and the tensors with their shapes. Names in GGUF are those of llama.cpp's converter
+//! that returns a [`EncoderPlan`] as data: its metadata, and the tensors with their shapes. EncoderNames in GGUF are those of llama.cpp's converter
 //! (`conversion/bert.py`), except that the pooler of a BERT that scores pairs is kept: its scores are of no use without.
 //!
 //! Nothing is dropped silently: a tensor without a place is an error, or is listed with a reason; so is a setting that GGUF cannot
@@ -12,6 +12,8 @@ mod eurobert;
 mod head;
 mod modern_bert;
 mod nomic_bert;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 
@@ -38,7 +40,7 @@ struct Family {
     model_types: &'static [&'static str],
     /// Possible prefixes of the names of its tensors.
     prefixes: &'static [&'static str],
-    plan: fn(&Config, Head, &Shapes<'_>) -> Result<Plan, ConvertError>,
+    plan: fn(&Config, Head, &Shapes<'_>) -> Result<EncoderPlan, ConvertError>,
 }
 
 const FAMILIES: [Family; 6] = [
@@ -52,11 +54,11 @@ const FAMILIES: [Family; 6] = [
 
 /// The contents of an encoder.
 #[derive(Debug, Default)]
-struct Plan {
+struct EncoderPlan {
     /// Metadata without the architecture's prefix, in the order in which it is written.
     keys: Vec<(&'static str, Entry)>,
     layers: u64,
-    /// What precedes the number of a layer in the names of its tensors.
+    /// The text before the number of a layer in the names of its tensors.
     layer: &'static str,
     /// Tensors outside of layers.
     outside: Vec<Known>,
@@ -144,7 +146,7 @@ pub(super) fn network(
         let message = "no quantised weights: take the original model";
         return Err(config.wrong("quantization_config", quantised, message));
     }
-    let names = Names { prefixes: family.prefixes };
+    let names = EncoderNames { prefixes: family.prefixes };
     let shapes = names.shapes(tensors);
     let mut plan = (family.plan)(config, head, &shapes)?;
     let (rules, parameters) = names.place(config, &plan, tensors)?;
@@ -204,11 +206,11 @@ pub(super) fn model_types() -> impl Iterator<Item = &'static str> {
 }
 
 /// The names of a source's tensors.
-struct Names {
+struct EncoderNames {
     prefixes: &'static [&'static str],
 }
 
-impl Names {
+impl EncoderNames {
     /// Returns a name without the prefix of the family, if it has one.
     fn short<'n>(&self, name: &'n str) -> &'n str {
         self.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
@@ -222,7 +224,7 @@ impl Names {
     fn place(
         &self,
         config: &Config,
-        plan: &Plan,
+        plan: &EncoderPlan,
         tensors: &[Described<'_>],
     ) -> Result<(Vec<Rule>, u64), ConvertError> {
         if !(1..=MAX_LAYERS).contains(&plan.layers) {

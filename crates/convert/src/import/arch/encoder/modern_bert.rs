@@ -3,7 +3,7 @@
 use super::super::config::Config;
 use super::super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::head::{self, Head};
-use super::{Family, Known, MAX_LAYERS, Plan, Shapes, check_activation, check_flag};
+use super::{EncoderPlan, Family, Known, MAX_LAYERS, Shapes, check_activation, check_flag};
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
@@ -21,7 +21,7 @@ pub(super) const MODERN_BERT: Family = Family {
 
 const TOKENS: &str = "embeddings.tok_embeddings.weight";
 
-fn plan(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, ConvertError> {
+fn plan(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
     let count = |key, most, default| config.count(key, most).map(|n| n.unwrap_or(default));
     for flag in ["attention_bias", "mlp_bias", "norm_bias", "classifier_bias"] {
         check_flag(config, flag, false)?;
@@ -103,7 +103,7 @@ fn plan(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<Plan, Conver
         Known::new("mlp.Wo.weight", "ffn_down.weight", &[e, f]),
     ];
     let (layer, token_types) = ("layers.", 0);
-    Ok(Plan { keys, layers, layer, outside, inside, others, vocab, token_types, labels })
+    Ok(EncoderPlan { keys, layers, layer, outside, inside, others, vocab, token_types, labels })
 }
 
 /// Returns the bases of the rotary embeddings: of layers without a window, and with one. `transformers` 5 has them in `rope_parameters`.

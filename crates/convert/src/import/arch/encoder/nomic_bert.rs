@@ -5,7 +5,9 @@
 use super::super::config::Config;
 use super::super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::head::{self, Head};
-use super::{Family, Known, MAX_LAYERS, Plan, Shapes, both, check_activation, check_flag, norm};
+use super::{
+    EncoderPlan, Family, Known, MAX_LAYERS, Shapes, both, check_activation, check_flag, norm,
+};
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
@@ -20,7 +22,7 @@ pub(super) const NOMIC_BERT: Family = Family {
 /// Positions that it was trained with. More need a scaling that the file does not have.
 const TRAINED: u64 = 2048;
 
-fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<Plan, ConvertError> {
+fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
     // The names of its own code, and those of `transformers`.
     let count = |own, other, most, default| -> Result<u64, ConvertError> {
         Ok(match config.count(own, most)? {
@@ -104,7 +106,7 @@ fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<Plan, Conve
         ("attention.causal", Entry::Bool(false)),
         ("rope.freq_base", Entry::F32(theta as f32)),
     ];
-    Ok(Plan {
+    Ok(EncoderPlan {
         keys,
         layers,
         layer: "encoder.layers.",
