@@ -63,6 +63,7 @@ COMMANDS = (
     Command("agree architectures", BY_HAND, VENV, BUILD, "every architecture computes what llama.cpp does, on small random models", test="--sample --quiet", test_all="--step 4 --quiet"),
     Command("agree chat", BY_HAND, VENV, "cargo", "chat templates rendered as by Python's jinja2"),
     Command("agree encoders", BY_HAND, OWN, "cargo, torch, transformers, gguf", "tiny encoders beside Hugging Face transformers in float64: states, vectors, scores, with mistakes"),
+    Command("agree embeddings", BY_HAND, OWN, f"cargo, {BUILD}, torch, transformers, gguf", "folders of encoders, converted: tensors, tokens, vectors and scores beside `transformers` in float64"),
     Command("agree templates", BY_HAND, VENV, "cargo", "the language of chat templates, feature by feature, as jinja2 evaluates it"),
     Command("agree greedy", BY_HAND, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's", test="--live 1 --every 3 --quiet", test_all="--live 3 --quiet"),
     Command("agree infill", BY_HAND, VENV, f"cargo, {BUILD}, {MODELS}, llama-server", "prompts that ask for what belongs between two texts, beside llama-server's"),

@@ -7,6 +7,8 @@ which models ship them, and the ids that the same libraries give tests/data/toke
     ranks.model, .ids.json            the tokens of bytes.json as a file of ranks, asked by `tiktoken`
     unigram.model, .ids.json          unigram, normalised as T5's, with an unknown token; trained and asked by `sentencepiece`
     unigram.tokenizers.ids.json       the same vocabulary and map, asked by `tokenizers`, a space before each text
+    wordpiece.json, .ids.json         WordPiece, normalised as BERT's; trained and asked by `tokenizers`
+    wordpiece_cased.json, .ids.json   the same with capitals and accents
     unigram_bytes.model, .ids.json    unigram with bytes for what is unknown; neither normalised nor are spaces merged
 
 `--check` trains nothing and compares the ids only. Needs sentencepiece, tokenizers, tiktoken, protobuf.
@@ -119,6 +121,22 @@ def train_bytes(texts: list) -> None:
     (OUT / "ranks.model").write_text("".join(lines))
 
 
+def train_wordpiece(texts: list) -> None:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    for name, lowercase in (("wordpiece", True), ("wordpiece_cased", False)):
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=900, special_tokens=special, limit_alphabet=300, show_progress=False)
+        tokenizer.train_from_iterator(texts * 2, trainer)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+        (OUT / f"{name}.json").write_text(compact(tokenizer))
+
+
 def spell(token: bytes) -> str:
     alphabet = byte_alphabet()
     return "".join(alphabet[byte] for byte in token)
@@ -132,15 +150,14 @@ def encoders() -> dict:
     models = {name: sentencepiece.SentencePieceProcessor(model_file=str(OUT / f"{name}.model"))
               for name in ("sentencepiece", "unigram", "unigram_bytes")}
     unigram = unigram_as_tokenizers()
-    files = {name: Tokenizer.from_file(str(OUT / f"{name}.json")) for name in ("rewritten", "bytes")}
+    files = {name: Tokenizer.from_file(str(OUT / f"{name}.json")) for name in ("rewritten", "bytes", "wordpiece", "wordpiece_cased")}
     ranks = dict(line.split() for line in (OUT / "ranks.model").read_text().splitlines())
     ranks = {base64.b64decode(token): int(rank) for token, rank in ranks.items()}
     encoding = tiktoken.Encoding("ranks", pat_str=QWEN, mergeable_ranks=ranks, special_tokens={})
     return {
         **{name: model.EncodeAsIds for name, model in models.items()},
         "unigram.tokenizers": lambda text: unigram.encode(text, add_special_tokens=False).ids,
-        "rewritten": lambda text: files["rewritten"].encode(text, add_special_tokens=False).ids,
-        "bytes": lambda text: files["bytes"].encode(text, add_special_tokens=False).ids,
+        **{name: lambda text, file=file: file.encode(text, add_special_tokens=False).ids for name, file in files.items()},
         "ranks": encoding.encode_ordinary,
     }
 
@@ -154,7 +171,8 @@ def run(args) -> int:
     texts = json.loads(STRINGS.read_text())
     OUT.mkdir(exist_ok=True)
     if not args.check:
-        for name, train in (("sentencepiece", train_sentencepiece), ("bytes", train_bytes), ("unigram", train_unigram)):
+        for name, train in (("sentencepiece", train_sentencepiece), ("bytes", train_bytes), ("unigram", train_unigram),
+                            ("wordpiece", train_wordpiece)):
             if name.startswith(args.only):
                 train(texts)
     bad = 0

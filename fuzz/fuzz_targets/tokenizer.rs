@@ -14,6 +14,8 @@ struct Input {
     bpe: bool,
     /// In place of merging by scores: what normalises text, and whether spaces are merged.
     unigram: Option<(Map, bool)>,
+    /// In place of all others: WordPiece, with these four rules.
+    word_piece: Option<[bool; 4]>,
     pre: u8,
     name: u8,
     tokens: Vec<Token>,
@@ -79,6 +81,9 @@ const PRES: [&str; 10] = [
     "deepseek-coder",
 ];
 
+/// The rules of WordPiece.
+const RULES: [&str; 4] = ["lowercase", "strip_accents", "clean_text", "handle_chinese_chars"];
+
 /// The longest spelling of one letter, and the longest text of one.
 const LONG: usize = 300;
 
@@ -133,7 +138,11 @@ fn file(input: &Input) -> Vec<u8> {
     // Names of models by which white space beside special tokens is theirs.
     out.str("general.name", ["a model", "phi-3", "modern-bert"][usize::from(input.name % 3)]);
     let merged = if input.unigram.is_some() { "t5" } else { "llama" };
-    out.str("tokenizer.ggml.model", if input.bpe { "gpt2" } else { merged });
+    let model = if input.bpe { "gpt2" } else { merged };
+    out.str("tokenizer.ggml.model", if input.word_piece.is_some() { "bert" } else { model });
+    for (name, on) in RULES.into_iter().zip(input.word_piece.unwrap_or_default()) {
+        out.bool(&format!("tokenizer.ggml.normalizer.{name}"), on);
+    }
     if let Some((map, merge)) = &input.unigram {
         out.u8s("tokenizer.ggml.precompiled_charsmap", &map.bytes());
         out.bool("tokenizer.ggml.remove_extra_whitespaces", *merge);
@@ -257,7 +266,8 @@ fuzz_target!(|input: Input| {
         // mark, whose bytes stay those of the mark if no token has it.
         let marked = |text: &str| text.contains(['\u{2581}', ' ']);
         let unigram = !input.bpe && input.unigram.is_some();
-        let exact = input.name % 3 == 0 && !(empty || raw || unigram || !input.bpe && marked(&text));
+        let words = input.word_piece.is_some();
+        let exact = input.name % 3 == 0 && !(empty || raw || words || unigram || !input.bpe && marked(&text));
         check(&tokenizer, &text, exact);
     }
 });

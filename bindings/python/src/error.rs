@@ -214,6 +214,7 @@ pub fn of_model(error: &ModelError) -> PyErr {
         ModelError::EmptyInput
         | ModelError::TokenRange { .. }
         | ModelError::Bidirectional { .. }
+        | ModelError::NoClassifier { .. }
         | ModelError::TooLongForBatch { .. } => &PROMPT,
         ModelError::Memory(_) => &NO_MEMORY,
         ModelError::NotNumbers { .. } | ModelError::Constraint { .. } => &COMPUTE,

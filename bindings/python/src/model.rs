@@ -4,13 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use alight_chat::grammar::{Held, LazyCompiler};
+use alight_chat::vectors::{
+    Normalization, ScoreRule, Scores, VectorError, VectorModel, VectorOptions, Vectors,
+};
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_formats::Format;
 use alight_model::{
     EngineOptions, KvType, Load, MAX_SEQUENCES, MAX_THREADS, ModelError, OfPrompt, OpenOptions,
-    Pooling, Precision, Repack, Request, SamplerOptions, Speculate, to_unit_length,
+    Pooling, Precision, Repack, Request, SamplerOptions, Speculate,
 };
-use alight_text::Vocabulary;
+use alight_text::{EncoderInput, InputError, PromptError, Vocabulary};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -65,6 +68,7 @@ pub struct Model {
     architecture: &'static str,
     #[pyo3(get)]
     hidden_size: usize,
+    vectors: VectorModel,
     #[pyo3(get)]
     parameters: u64,
     #[pyo3(get)]
@@ -78,15 +82,48 @@ fn word<T: std::str::FromStr<Err = String>>(name: &str, given: &str) -> PyResult
 }
 
 /// An option with a few possible values.
-fn one_of<T: Copy, V: PartialEq + std::fmt::Display>(
+fn one_of<T: Copy, V: PartialEq + std::fmt::Display, const N: usize>(
     name: &str,
     given: &V,
-    values: [(V, T); 2],
+    values: [(V, T); N],
 ) -> PyResult<T> {
-    let [(first, _), (second, _)] = &values;
-    let expected = format!("{name} is {given}, expected {first} or {second}");
+    let mut known = String::new();
+    for (i, (value, _)) in values.iter().enumerate() {
+        known.push_str(if i == 0 {
+            ""
+        } else if i + 1 == N {
+            " or "
+        } else {
+            ", "
+        });
+        known.push_str(&value.to_string());
+    }
+    let expected = format!("{name} is {given}, expected {known}");
     let found = values.into_iter().find(|(value, _)| value == given);
     found.map(|(_, meant)| meant).ok_or_else(|| error::OPTION.err(expected))
+}
+
+/// The reason why there are no vectors or scores.
+fn of_vectors(problem: VectorError) -> PyErr {
+    match problem {
+        VectorError::Input(InputError::Tokenizer(problem)) => {
+            error::prompt(PromptError::Tokenizer(problem))
+        }
+        VectorError::Input(InputError::Empty) => error::prompt(PromptError::Empty),
+        VectorError::Input(
+            problem @ (InputError::TooLong { .. } | InputError::FirstTooLong { .. }),
+        ) => error::CONTEXT_FULL.err(problem.to_string()),
+        problem => error::OPTION.err(problem.to_string()),
+    }
+}
+
+/// Waits for the vector or the scores of a request.
+fn pooled(py: Python<'_>, mut running: Running) -> PyResult<Vec<f32>> {
+    loop {
+        if let EngineEvent::Embedding(output) = wait(py, &mut running)? {
+            return Ok(output);
+        }
+    }
 }
 
 /// A number from 1 to `most`.
@@ -183,6 +220,13 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Starts requests.
+    fn begin_each(&self, requests: Vec<GenerateRequest>) -> PyResult<Vec<Running>> {
+        requests.into_iter().map(|request| Ok(self.worker.generate(request)?)).collect()
+    }
+}
+
 #[pymethods]
 impl Model {
     /// Opens a model. The documentation of the class describes the arguments.
@@ -250,6 +294,7 @@ impl Model {
             options.context = Some(alight_model::context(context, trained));
             let about = (model.name().to_owned(), spec.architecture, spec.hidden_size);
             let (name, architecture, hidden_size) = about;
+            let vectors = VectorModel::from(spec);
             let (parameters, threads) = (model.parameters(), model.threads());
             let vocabulary = model.shared_vocabulary();
             let (worker, limit) = Worker::start(model, draft, options)?;
@@ -262,6 +307,7 @@ impl Model {
                 name,
                 architecture,
                 hidden_size,
+                vectors,
                 parameters,
                 threads,
                 compiler: LazyCompiler::default(),
@@ -513,43 +559,84 @@ impl Model {
     }
 
     /// A text as a vector: the final hidden states of its tokens, pooled. Of several texts, or lists of tokens, one row each.
-    #[pyo3(signature = (text, *, pooling="mean", normalize=true, parse_special=false))]
+    #[pyo3(signature = (text, *, pooling=None, normalize=true, dimensions=None, prompt_name=None, truncate=false, parse_special=false))]
+    #[allow(clippy::too_many_arguments)] // the keywords of Python
     fn embed(
         &self,
         py: Python<'_>,
         text: &Bound<'_, PyAny>,
-        pooling: &str,
+        pooling: Option<&str>,
         normalize: bool,
+        dimensions: Option<i128>,
+        prompt_name: Option<String>,
+        truncate: bool,
         parse_special: bool,
     ) -> PyResult<Array> {
-        let words = [("mean", Pooling::Mean), ("last", Pooling::Last)];
-        let of_prompt = OfPrompt::Embedding(one_of("pooling", &pooling, words)?);
+        let words = [("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
+        let pooling = pooling.map(|given| one_of("pooling", &given, words)).transpose()?;
+        let most = self.vectors.width;
+        let dimensions = dimensions.map(|given| number("dimensions", given, most)).transpose()?;
+        let wanted = VectorOptions {
+            pooling,
+            normalization: (!normalize).then_some(Normalization::None),
+            dimensions,
+            prompt_name,
+            truncate,
+            parse_special,
+            ..VectorOptions::default()
+        };
+        let limit = self.context.limit;
+        let vectors = Vectors::new(self.vectors, &self.vocabulary, limit, &wanted, || false);
+        let vectors = vectors.map_err(of_vectors)?;
         let options = Options::of_text(parse_special);
         let one = text.is_instance_of::<PyString>()
             || text.extract::<Items<u32>>().is_ok_and(|tokens| !tokens.0.is_empty());
         let prompts = if one { vec![Prompt::take(text)?] } else { several(text)? };
         let running = py.detach(|| {
             let encode = |prompt: Prompt| {
-                let prompt = prompt.encode(&self.vocabulary, &options, self.context)?.tokens;
-                let request = Request { prompt, of_prompt, ..Request::default() };
-                Ok(GenerateRequest { request, ..GenerateRequest::default() })
+                let input = match prompt {
+                    Prompt::Text(text) => vectors.text(&text),
+                    prompt => {
+                        let limit = if truncate { usize::MAX } else { limit };
+                        let context = Context { limit, ..self.context };
+                        vectors.tokens(prompt.encode(&self.vocabulary, &options, context)?.tokens)
+                    }
+                };
+                Ok(vectors.request(input.map_err(of_vectors)?))
             };
             let requests = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
-            let begin = |request| Ok(self.worker.generate(request)?);
-            requests.into_iter().map(begin).collect::<PyResult<Vec<_>>>()
+            self.begin_each(requests)
         })?;
-        let rows = running.len();
-        let mut numbers = Vec::with_capacity(rows * self.hidden_size);
-        for mut running in running {
-            let vector = loop {
-                if let EngineEvent::Embedding(vector) = wait(py, &mut running)? {
-                    break vector;
-                }
-            };
-            numbers.extend(if normalize { to_unit_length(&vector) } else { vector });
+        let (rows, width) = (running.len(), vectors.dimensions);
+        let mut numbers = Vec::with_capacity(rows * width);
+        for running in running {
+            numbers.extend(vectors.finish(pooled(py, running)?));
         }
-        let width = self.hidden_size;
         Ok(if one { Array::new(numbers, &[width]) } else { Array::new(numbers, &[rows, width]) })
+    }
+
+    /// The scores of documents for a query, in their order: probabilities, or with `raw` what the model's classifier puts out.
+    #[pyo3(signature = (query, documents, *, raw=false, truncate=true))]
+    fn rerank(
+        &self,
+        py: Python<'_>,
+        query: &str,
+        documents: Vec<String>,
+        raw: bool,
+        truncate: bool,
+    ) -> PyResult<Vec<f64>> {
+        let limit = self.context.limit;
+        let scores = Scores::new(self.vectors, &self.vocabulary, limit, None, truncate, || false);
+        let scores = scores.map_err(of_vectors)?;
+        let running = py.detach(|| {
+            let encode = |document: &String| {
+                let input: EncoderInput = scores.pair(query, document).map_err(of_vectors)?;
+                Ok(scores.request(input))
+            };
+            self.begin_each(documents.iter().map(encode).collect::<PyResult<Vec<_>>>()?)
+        })?;
+        let rule = if raw { ScoreRule::Raw } else { ScoreRule::Probability };
+        running.into_iter().map(|running| Ok(rule.of(&pooled(py, running)?))).collect()
     }
 
     /// Ends what is computed, and gives the memory back.

@@ -136,7 +136,7 @@ def test_errors(model):
         (lambda: model.batch(["fine", ""], raw=True), alight.PromptError, "no tokens"),
         (lambda: model.logits(""), alight.PromptError, "no tokens"),
         (lambda: model.logits([]), alight.PromptError, "empty"),
-        (lambda: model.embed("x", pooling="max"), alight.OptionError, "pooling is max, expected mean or last"),
+        (lambda: model.embed("x", pooling="max"), alight.OptionError, "pooling is max, expected mean, cls or last"),
         (lambda: model.embed(["x", [10**6]]), alight.PromptError, "token id 1000000"),
     ]:
         with pytest.raises(error, match=said):

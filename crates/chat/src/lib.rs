@@ -4,7 +4,8 @@
 //! - [`body`]: requests in OpenAI's format, field by field, with errors that name the field;
 //! - [`grammar`]: answers constrained to a JSON schema, a grammar, a regular expression, or a tool call;
 //! - [`worker`]: the thread that owns an engine, and [`counts`], its counters; `health`, its state;
-//! - [`answer`]: tokens into text, thinking and tool calls, up to a stop text; [`thinking`], a limit on the thinking.
+//! - [`answer`]: tokens into text, thinking and tool calls, up to a stop text; [`thinking`], a limit on the thinking;
+//! - [`vectors`]: texts as vectors, and pairs of texts as scores.
 //!
 //! **Invariant:** nothing here depends on HTTP, a terminal or Python; nothing is printed.
 //!
@@ -18,6 +19,7 @@ pub mod decoded;
 pub mod grammar;
 mod health;
 pub mod thinking;
+pub mod vectors;
 pub mod worker;
 
 /// Reports messages to the user.

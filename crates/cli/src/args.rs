@@ -15,6 +15,8 @@ use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::convert::ConvertArgs;
 use crate::cp::CpArgs;
+use crate::embed::EmbedArgs;
+use crate::embed::rerank::RerankArgs;
 use crate::hub::list::ListArgs;
 use crate::hub::pull::PullArgs;
 use crate::hub::rm::RmArgs;
@@ -58,6 +60,7 @@ Examples:
   alight run hf.co/USER/REPO:Q4_K_M \"Hello\"     a model of the hub, fetched once
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight batch model.gguf prompts.jsonl -o answers.jsonl
+  alight embed model.gguf texts.txt -o v.npy    a vector of each line
   alight replay answer.json model.gguf          does it still answer so?
   alight serve model.gguf                       a server for OpenAI's clients
   alight inspect model.gguf                     what is in the file
@@ -86,6 +89,10 @@ pub enum Command {
     Run(RunArgs),
     /// Answer many prompts at the same time, one to a line
     Batch(BatchArgs),
+    /// Make vectors of texts, one for each line
+    Embed(EmbedArgs),
+    /// Sort documents by how well they suit a query
+    Rerank(RerankArgs),
     /// Compute recorded answers again, and say where they differ
     Replay(ReplayArgs),
     /// Serve models over HTTP, with OpenAI's API and others
@@ -132,6 +139,8 @@ impl Command {
             // `inspect` and `convert` look for themselves.
             Command::Run(a) => a.models(),
             Command::Batch(a) => a.models(),
+            Command::Embed(a) => a.models(),
+            Command::Rerank(a) => a.models(),
             Command::Replay(a) => a.models(),
             Command::Serve(a) => a.models(),
             Command::Tokenize(a) => (vec![&mut a.model], a.hub.offline),

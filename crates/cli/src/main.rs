@@ -33,6 +33,7 @@ mod convert;
 mod cp;
 mod defaults;
 mod drafts;
+mod embed;
 mod explain_load;
 mod habits;
 mod hub;
@@ -107,6 +108,8 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(a) => run::main(a, given, started),
         Command::Batch(a) => batch::main(a),
+        Command::Embed(a) => embed::main(a),
+        Command::Rerank(a) => embed::rerank::main(a),
         Command::Replay(a) => replay::main(&a, given),
         Command::Serve(a) => serve::main(a),
         Command::Inspect(a) => inspect::main(&a),

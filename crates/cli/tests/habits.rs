@@ -68,7 +68,7 @@ fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
         ("create", "alight convert"),
         ("push", "hf upload"),
         ("stop", "Ctrl-C"),
-        ("embed", "/v1/embeddings"),
+        ("embedding", "alight embed"),
         ("download", "alight pull"),
     ] {
         alight(&[word, "model"]).fails(2, &[&format!("no command '{word}'"), part]);

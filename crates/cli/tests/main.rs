@@ -16,6 +16,7 @@ mod command;
 mod cp;
 mod cp_bystander;
 mod defaults;
+mod embed;
 mod engine;
 mod experts;
 mod file_size;

@@ -27,6 +27,7 @@ const LAYER: &[&str] = &[
     "attn_k_b",
     "attn_v_b",
     "attn_output",
+    "attn_output_norm",
     "post_attention_norm",
     "ffn_norm",
     "ffn_gate_inp",
@@ -41,6 +42,7 @@ const LAYER: &[&str] = &[
     "ffn_up_shexp",
     "ffn_down_shexp",
     "post_ffw_norm",
+    "layer_output_norm",
 ];
 
 /// Returns the positions of `names` in the order of use.

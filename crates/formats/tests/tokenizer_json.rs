@@ -254,7 +254,7 @@ fn every_lie_has_its_error() {
         "not UTF-8", b"{\"model\": \"\xff\"}", E::NotUtf8 { at: 11 }, ["byte 11"];
         "more after", format!("{OVER_BYTES} x"), E::Json { .. }, ["trailing"];
         "a model twice", with("\"decoder\"", "\"model\": {\"vocab\": {}}, \"decoder\""), E::Json { .. }, ["duplicate field"];
-        "another model", with("\"BPE\"", "\"WordPiece\""), E::Unsupported { part: "model", .. }, ["WordPiece"];
+        "another model", with("\"BPE\"", "\"WordLevel\""), E::Unsupported { part: "model", .. }, ["WordLevel"];
         "no type", r#"{"model": {"vocab": {}}}"#, E::Inconsistent { .. }, ["type is missing"];
         "a suffix", with("\"continuing_subword_prefix\": \"\"", "\"end_of_word_suffix\": \"</w>\""), E::Unsupported { .. }, ["</w>"];
         "scores in BPE", with(r#"{"<|end|>": 0, "a": 1, "b": 2, "\u0120": 3, "ab": 4, "\u0120ab": 5, "\ud83d\ude00": 6}"#, r#"[["a", 0]]"#), E::Inconsistent { .. }, ["expected ids"];

@@ -13,12 +13,13 @@ use alight_chat::grammar::{
     self, AnswerRules, Calls, CustomInputs, Held, MAX_GRAMMAR_MEMORY, NotHeld, PromptConstraint,
 };
 use alight_chat::thinking::ThinkingBudget;
+use alight_chat::vectors::Vectors;
 use alight_chat::worker::GenerateRequest;
 use alight_model::Request;
 use alight_text::infill::Gap;
 use alight_text::output::Format;
 use alight_text::prompt::{TooLong, check_length};
-use alight_text::{EncodeOptions, Encoder, PromptError, PromptPiece, Style};
+use alight_text::{EncodeOptions, Encoder, EncoderInput, PromptError, PromptPiece, Style};
 use serde_json::{Map, Value, json};
 
 use crate::apart::{is_cancelled, note, warn};
@@ -37,6 +38,9 @@ const MAX_BIASES: usize = 4096;
 /// The note about a text that does not fit and is truncated.
 const CUT: &str = "a text is cut to the context";
 
+/// The failure of a request for an answer to a model that writes none.
+const NO_ANSWERS: &str = "the model makes vectors of texts, or scores them, and writes no answers: ask /v1/embeddings or /v1/rerank";
+
 /// The note about tools that the template does not show.
 const TOOLS_IN_WORDS: &str =
     "the template shows no tools in a known notation: they are described in words";
@@ -53,6 +57,9 @@ pub(crate) fn ask(
     fields: &mut Fields,
     calls: Calls<'_>,
 ) -> Result<GenerateRequest, Failure> {
+    if !serving.model.spec().generates() {
+        return Err(Failure::invalid(NO_ANSWERS));
+    }
     let mut defaults = call.server.options.sampling;
     if !call.server.options.fixed_seed {
         defaults.seed = ids::random() >> 32;
@@ -352,22 +359,38 @@ pub(crate) fn texts(
     rules: TextRules,
     serving: &Serving,
 ) -> Result<Vec<Vec<u32>>, Failure> {
+    let all = listed(fields, name, rules.most)?;
+    let reader = TextReader::new(name, rules, None, serving);
+    all.into_iter().map(|value| Ok(reader.input(value)?.tokens)).collect()
+}
+
+/// As [`texts`], for their vectors: with what stands around a text, and within the limit that `vectors` has.
+pub(crate) fn inputs(
+    fields: &mut Fields,
+    name: &'static str,
+    most: usize,
+    vectors: &Vectors<'_>,
+    serving: &Serving,
+) -> Result<Vec<EncoderInput>, Failure> {
+    let all = listed(fields, name, most)?;
+    let rules = TextRules { most, cut: false, parse_special: false };
+    let reader = TextReader::new(name, rules, Some(vectors), serving);
+    all.into_iter().map(|value| reader.input(value)).collect()
+}
+
+/// Takes one text or several.
+fn listed(fields: &mut Fields, name: &'static str, most: usize) -> Result<Vec<Value>, Refusal> {
     let missing = || Refusal::invalid(name, "it is missing");
     let all = match fields.any(name).ok_or_else(missing)? {
         // A list with a token is one text.
         Value::Array(items) if !items.is_empty() && !items.iter().any(Value::is_number) => items,
         one => vec![one],
     };
-    if all.len() > rules.most {
-        let message = format!("there are {}, expected at most {}", all.len(), rules.most);
-        return Err(Refusal::invalid(name, message).into());
+    if all.len() > most {
+        let message = format!("there are {}, expected at most {most}", all.len());
+        return Err(Refusal::invalid(name, message));
     }
-    let encoder = Encoder::new(serving.vocabulary(), Style::Raw, rules.parse_special);
-    let reader = TextReader { name, rules, serving, encoder: encoder.until(is_cancelled) };
-    let one = |value: Value| {
-        if is_cancelled() { Err(Failure::ending()) } else { reader.tokens(value) }
-    };
-    all.into_iter().map(one).collect()
+    Ok(all)
 }
 
 /// Reads the texts of a field.
@@ -376,15 +399,36 @@ struct TextReader<'s> {
     rules: TextRules,
     serving: &'s Serving,
     encoder: Encoder<'s>,
+    /// Makes inputs of texts, if their vectors are requested.
+    vectors: Option<&'s Vectors<'s>>,
 }
 
-impl TextReader<'_> {
+impl<'s> TextReader<'s> {
+    fn new(
+        name: &'static str,
+        rules: TextRules,
+        vectors: Option<&'s Vectors<'s>>,
+        serving: &'s Serving,
+    ) -> TextReader<'s> {
+        let encoder = Encoder::new(serving.vocabulary(), Style::Raw, rules.parse_special);
+        TextReader { name, rules, serving, encoder: encoder.until(is_cancelled), vectors }
+    }
+
     /// Returns the tokens of a text, which fit into the context.
-    fn tokens(&self, value: Value) -> Result<Vec<u32>, Failure> {
+    fn input(&self, value: Value) -> Result<EncoderInput, Failure> {
+        if is_cancelled() {
+            return Err(Failure::ending());
+        }
         let context = self.serving.worker.context();
-        let mut tokens = match value {
+        let mut input = match value {
             Value::String(text) => self.text(text)?,
-            Value::Array(pieces) if !pieces.is_empty() => self.pieces(&pieces)?,
+            Value::Array(pieces) if !pieces.is_empty() => {
+                let tokens = self.pieces(&pieces)?;
+                match self.vectors {
+                    Some(vectors) => vectors.tokens(tokens)?,
+                    None => EncoderInput { tokens, ..EncoderInput::default() },
+                }
+            }
             Value::Object(object) => self.object(object)?,
             other => {
                 let expected = "expected a text, a list of token ids and texts, or an object with prompt_string";
@@ -392,17 +436,20 @@ impl TextReader<'_> {
                 return Err(Refusal::invalid(self.name, message).into());
             }
         };
-        if tokens.len() > context {
+        if input.tokens.len() > context {
             if !self.rules.cut {
-                return Err(Failure::too_long(tokens.len(), context));
+                return Err(Failure::too_long(input.tokens.len(), context));
             }
             note(CUT);
-            tokens.truncate(context);
+            input.tokens.truncate(context);
         }
-        Ok(tokens)
+        Ok(input)
     }
 
-    fn text(&self, mut text: String) -> Result<Vec<u32>, Failure> {
+    fn text(&self, mut text: String) -> Result<EncoderInput, Failure> {
+        if let Some(vectors) = self.vectors {
+            return Ok(vectors.text(&text)?);
+        }
         match self.check(text.len()) {
             Err(why) if self.rules.cut => {
                 note(CUT);
@@ -410,7 +457,8 @@ impl TextReader<'_> {
             }
             checked => checked.map_err(too_long)?,
         }
-        Ok(self.encoder.raw(&text)?)
+        let tokens = self.encoder.raw(&text)?;
+        Ok(EncoderInput { tokens, ..EncoderInput::default() })
     }
 
     /// Checks the number of bytes of a text before it is encoded.
@@ -443,7 +491,7 @@ impl TextReader<'_> {
     }
 
     /// llama-server's forms of a text that may have pictures and sounds in it.
-    fn object(&self, mut object: Map<String, Value>) -> Result<Vec<u32>, Failure> {
+    fn object(&self, mut object: Map<String, Value>) -> Result<EncoderInput, Failure> {
         let media = object.shift_remove("multimodal_data").unwrap_or_default();
         let path = format!("{}.", self.name);
         let checked = refused("multimodal_data", &["[]"], NO_IMAGES).check(&media);
@@ -512,6 +560,14 @@ pub(crate) fn begin(
             asks.push(ask);
         }
     }
+    begin_each(serving, asks)
+}
+
+/// Starts these requests.
+pub(crate) fn begin_each(
+    serving: &Serving,
+    asks: Vec<GenerateRequest>,
+) -> Result<Vec<(Running, Vec<u32>)>, Failure> {
     let prompts: Vec<Vec<u32>> = asks.iter().map(|ask| ask.request.prompt.clone()).collect();
     let running = worker::generate(&serving.worker, &serving.errors, asks)?;
     Ok(running.into_iter().zip(prompts).collect())

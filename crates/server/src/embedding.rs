@@ -1,4 +1,4 @@
-//! Texts as vectors: the final hidden states of their tokens, pooled and of length 1.
+//! Texts as vectors, and pairs of texts as scores ([`alight_chat::vectors`]).
 //!
 //! Clients send hundreds of texts at once. They are passed to the engine in batches of the size that it computes together, so that other
 //! requests are served in between, and a request occupies no more of the queue than one batch.
@@ -9,11 +9,14 @@ use std::sync::Arc;
 use alight_chat::answer::AnswerOptions;
 use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::refusal::Refusal;
+use alight_chat::vectors::{Normalization, ScoreRule, Scores, VectorError, VectorOptions, Vectors};
 use alight_chat::worker::GenerateRequest;
-use alight_model::{OfPrompt, Pooling, Request, to_unit_length};
+use alight_model::Pooling;
+use alight_text::{EncoderInput, InputError, PromptError};
 use serde_json::Value;
 
-use crate::asking::{self, TextRules};
+use crate::apart::{is_cancelled, note};
+use crate::asking;
 use crate::failure::Failure;
 use crate::generation::{Generation, Update};
 use crate::http::Call;
@@ -24,20 +27,30 @@ use crate::shared::Shared;
 /// Maximum number of numbers in all vectors of a request. Written as JSON they take some 84 MB.
 const MAX_NUMBERS: usize = 1 << 22;
 /// Maximum number of texts in a request, the same as OpenAI's.
-const MAX_TEXTS: usize = 2048;
+pub(crate) const MAX_TEXTS: usize = 2048;
+
+/// The note about texts that do not fit and are shortened.
+const CUT: &str = "a text is cut to what the model reads";
+
+/// How a request for vectors is read.
+#[derive(Clone, Copy)]
+pub(crate) struct VectorRules {
+    /// The field with the texts.
+    pub(crate) input: &'static str,
+    /// True if a text that is too long is shortened, and not refused.
+    pub(crate) cut: bool,
+    /// The scale of a vector.
+    pub(crate) normalization: Normalization,
+}
 
 /// Texts to be embedded.
 pub(crate) struct Texts {
-    model: String,
-    record: Arc<Record>,
-    all: Vec<Vec<u32>>,
-    ask: GenerateRequest,
-    /// The number of leading elements of a vector that are kept.
-    dimensions: usize,
+    batch: Batch,
+    vectors: Vectors<'static>,
 }
 
 /// The vectors of texts, in their order.
-pub(crate) struct Vectors {
+pub(crate) struct ManyVectors {
     /// The model's name.
     pub(crate) model: String,
     pub(crate) all: Vec<Vec<f32>>,
@@ -45,35 +58,52 @@ pub(crate) struct Vectors {
     pub(crate) tokens: usize,
 }
 
-/// Takes `input`, `dimensions` and `pooling`. If `cut` is true, only the beginning of a text that is too long is used.
+/// Takes the texts, `dimensions`, `pooling` and `prompt_name`.
 pub(crate) fn take(
     call: &Call,
     serving: &Serving,
     fields: &mut Fields,
-    cut: bool,
+    rules: VectorRules,
 ) -> Result<Texts, Failure> {
-    let width = serving.model.spec().hidden_size;
+    let spec = serving.model.spec();
+    let width = spec.embedding_size;
     let dimensions =
         fields.read("dimensions", &format!("a number from 1 to {width}"), |value| {
             let n = usize::try_from(whole(&value)?).ok()?;
             (1..=width).contains(&n).then_some(n)
         })?;
-    let pooling = fields.read("pooling", "\"mean\" or \"last\"", |value| match value.as_str() {
-        Some("mean") => Some(Pooling::Mean),
-        Some("last") => Some(Pooling::Last),
-        _ => None,
+    let pooling = fields.read("pooling", "\"mean\", \"cls\" or \"last\"", |value| {
+        match value.as_str()? {
+            "mean" => Some(Pooling::Mean),
+            "cls" => Some(Pooling::Cls),
+            "last" => Some(Pooling::Last),
+            _ => None,
+        }
     })?;
-    let rules = TextRules { most: MAX_TEXTS, cut, parse_special: false };
-    let all = asking::texts(fields, "input", rules, serving)?;
-    asking::check_fit(&all, serving)?;
-    let dimensions = dimensions.unwrap_or(width);
-    check_numbers(all.len(), dimensions)?;
-    let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
-    let request = Request { of_prompt, salt: call.salt.clone(), ..Request::default() };
-    let ask = GenerateRequest { request, ..GenerateRequest::default() };
-    let (model, record) = (serving.name.clone(), Arc::clone(&call.record));
-    record.ignored(fields);
-    Ok(Texts { model, record, all, ask, dimensions })
+    let options = VectorOptions {
+        pooling,
+        normalization: Some(rules.normalization),
+        dimensions,
+        prompt_name: fields.string("prompt_name")?,
+        truncate: rules.cut,
+        ..VectorOptions::default()
+    };
+    let (vocabulary, context) = (serving.vocabulary(), serving.worker.context());
+    let vectors = Vectors::new(spec, vocabulary, context, &options, is_cancelled)?;
+    let inputs = asking::inputs(fields, rules.input, MAX_TEXTS, &vectors, serving)?;
+    check_numbers(inputs.len(), vectors.dimensions).map_err(|refusal| Refusal {
+        param: Some(rules.input.into()),
+        message: refusal.message.replacen("input", rules.input, 1),
+        ..refusal
+    })?;
+    Ok(Texts { batch: Batch::new(call, serving, fields, inputs), vectors })
+}
+
+/// Takes llama.cpp's number for the scale of a vector.
+pub(crate) fn normalization(fields: &mut Fields) -> Result<Option<Normalization>, Refusal> {
+    fields.read("embd_normalize", "-1, 0, or a number from 1 to 64", |value| {
+        Normalization::of_number(i64::try_from(whole(&value)?).ok()?)
+    })
 }
 
 fn check_numbers(texts: usize, dimensions: usize) -> Result<(), Refusal> {
@@ -101,11 +131,110 @@ pub(crate) fn write(vector: &[f32], out: &mut String) {
 
 impl Texts {
     /// Computes the vectors.
-    pub(crate) async fn vectors(self, server: &Shared) -> Result<Vectors, Failure> {
-        let serving = server.models.find(Some(&self.model))?;
+    pub(crate) async fn vectors(self, server: &Shared) -> Result<ManyVectors, Failure> {
+        let Texts { batch, vectors } = self;
         let (mut all, mut tokens) = (Vec::new(), 0);
-        for some in self.all.chunks(server.options.engine.sequences) {
-            let running = asking::begin(serving, some.to_vec(), 1, &self.ask)?;
+        let model = batch.model.clone();
+        let take = |output: Vec<f32>, read| {
+            all.push(vectors.finish(output));
+            tokens += read;
+        };
+        batch.compute(server, |input| vectors.request(input), take).await?;
+        Ok(ManyVectors { model, all, tokens })
+    }
+}
+
+/// Pairs of a query and documents to be scored.
+pub(crate) struct Pairs {
+    batch: Batch,
+    scores: Scores<'static>,
+    rule: ScoreRule,
+}
+
+/// The scores of documents, in their order.
+pub(crate) struct ManyScores {
+    /// The model's name.
+    pub(crate) model: String,
+    pub(crate) all: Vec<f64>,
+    /// The number of tokens of all pairs.
+    pub(crate) tokens: usize,
+}
+
+impl Pairs {
+    /// Tokenizes the pairs. Of one that is longer than `max_tokens` or the context, the document is shortened, if `cut`.
+    pub(crate) fn new(
+        call: &Call,
+        serving: &Serving,
+        fields: &mut Fields,
+        query: &str,
+        documents: &[String],
+        (max_tokens, cut): (Option<usize>, bool),
+        rule: ScoreRule,
+    ) -> Result<Pairs, Failure> {
+        let (vocabulary, context) = (serving.vocabulary(), serving.worker.context());
+        let spec = serving.model.spec();
+        let scores = Scores::new(spec, vocabulary, context, max_tokens, cut, is_cancelled)?;
+        let pair = |document: &String| match is_cancelled() {
+            true => Err(Failure::ending()),
+            false => Ok(scores.pair(query, document)?),
+        };
+        let inputs = documents.iter().map(pair).collect::<Result<Vec<EncoderInput>, Failure>>()?;
+        Ok(Pairs { batch: Batch::new(call, serving, fields, inputs), scores, rule })
+    }
+
+    /// Computes the scores.
+    pub(crate) async fn scores(self, server: &Shared) -> Result<ManyScores, Failure> {
+        let Pairs { batch, scores, rule } = self;
+        let (mut all, mut tokens) = (Vec::new(), 0);
+        let model = batch.model.clone();
+        let take = |output: Vec<f32>, read| {
+            all.push(rule.of(&output));
+            tokens += read;
+        };
+        batch.compute(server, |input| scores.request(input), take).await?;
+        Ok(ManyScores { model, all, tokens })
+    }
+}
+
+/// Inputs of a request.
+struct Batch {
+    model: String,
+    record: Arc<Record>,
+    inputs: Vec<EncoderInput>,
+    salt: Box<str>,
+}
+
+impl Batch {
+    fn new(
+        call: &Call,
+        serving: &Serving,
+        fields: &mut Fields,
+        inputs: Vec<EncoderInput>,
+    ) -> Batch {
+        if inputs.iter().any(|input| input.truncated) {
+            note(CUT);
+        }
+        let (model, record) = (serving.name.clone(), Arc::clone(&call.record));
+        record.ignored(fields);
+        Batch { model, record, inputs, salt: call.salt.clone() }
+    }
+
+    /// Computes all inputs, and calls `take` with the output of each, in their order, and the number of its tokens.
+    async fn compute(
+        self,
+        server: &Shared,
+        request: impl Fn(EncoderInput) -> GenerateRequest,
+        mut take: impl FnMut(Vec<f32>, usize),
+    ) -> Result<(), Failure> {
+        let serving = server.models.find(Some(&self.model))?;
+        let mut inputs = self.inputs.into_iter().peekable();
+        while inputs.peek().is_some() {
+            let some = inputs.by_ref().take(server.options.engine.sequences).map(|input| {
+                let mut ask = request(input);
+                ask.request.salt = self.salt.clone();
+                ask
+            });
+            let running = asking::begin_each(serving, some.collect())?;
             let asked = AnswerOptions::default();
             let mut generation =
                 Generation::new(&self.record, running, &asked, serving.vocabulary());
@@ -114,13 +243,29 @@ impl Texts {
                     return Err(failure);
                 }
             }
-            for choice in &generation.choices {
-                let vector = &choice.embedding;
-                all.push(to_unit_length(&vector[..vector.len().min(self.dimensions)]));
-                tokens += choice.prompt_tokens;
+            for choice in &mut generation.choices {
+                take(std::mem::take(&mut choice.embedding), choice.prompt_tokens);
             }
         }
-        Ok(Vectors { model: self.model, all, tokens })
+        Ok(())
+    }
+}
+
+impl From<VectorError> for Failure {
+    fn from(error: VectorError) -> Failure {
+        match error {
+            VectorError::Input(InputError::TooLong { tokens, limit }) => {
+                Failure::too_long(tokens, limit)
+            }
+            VectorError::Input(InputError::Tokenizer(error)) => PromptError::from(error).into(),
+            VectorError::Dimensions { .. } => {
+                Refusal::invalid("dimensions", error.to_string()).into()
+            }
+            VectorError::NoPrompt { .. } => {
+                Refusal::invalid("prompt_name", error.to_string()).into()
+            }
+            error => Failure::invalid(error.to_string()),
+        }
     }
 }
 

@@ -143,8 +143,54 @@ const VECTORS: &[Declared] = &[
     taken("model", "one of the served models"),
     taken("input", "the texts, or their tokens"),
     taken("dimensions", "how many leading numbers of a vector are kept"),
-    taken("pooling", "`mean` or `last`"),
+    taken("pooling", POOLING),
+    taken("prompt_name", PROMPT_NAME),
 ];
+
+const POOLING: &str = "how the vectors of tokens become that of a text, if not as the model's file says: `mean`, `cls` or `last`";
+const PROMPT_NAME: &str = "the prompt of the model's file that precedes each text";
+const TRUNCATE: &str = "a text that is too long is cut to what the model reads";
+
+pub(crate) static RERANK: Endpoint = Endpoint {
+    path: "/v1/rerank",
+    within: "",
+    fields: &[
+        &[
+            taken("model", "one of the served models"),
+            taken("query", "the text that documents are compared with"),
+            taken("documents", "texts, or objects with `text`"),
+            taken("texts", "the same; the answer is the list of Text Embeddings Inference"),
+            taken("top_n", "how many of the best documents are listed (all)"),
+            taken("return_documents", "each result has its `document` (false)"),
+            taken("return_text", "of `texts`: each result has its `text` (false)"),
+            taken(
+                "raw_scores",
+                "scores are what the classifier puts out, and no probabilities (false)",
+            ),
+            taken("truncate", "a document that is too long is cut to what the model reads (true)"),
+            taken("max_tokens_per_doc", "the largest number of tokens of a query and a document"),
+            ignored("truncation_direction", "the end is cut off"),
+            ignored("rank_fields", "of an object, `text` is read"),
+            ignored("priority", "requests are answered in their order"),
+        ],
+        OF_OPENAI,
+    ],
+};
+
+pub(crate) static TEI_EMBED: Endpoint = Endpoint {
+    path: "/embed",
+    within: "",
+    fields: &[&[
+        taken("model", "one of the served models"),
+        taken("inputs", "the texts, or their tokens"),
+        taken("normalize", "vectors have length 1 (true)"),
+        taken("truncate", TRUNCATE),
+        taken("dimensions", "how many leading numbers of a vector are kept"),
+        taken("pooling", POOLING),
+        taken("prompt_name", PROMPT_NAME),
+        ignored("truncation_direction", "the end is cut off"),
+    ]],
+};
 
 pub(crate) static EMBEDDINGS: Endpoint = Endpoint {
     path: "/v1/embeddings",
@@ -152,7 +198,11 @@ pub(crate) static EMBEDDINGS: Endpoint = Endpoint {
     fields: &[
         &[
             taken("encoding_format", "`float` or `base64`"),
-            refused("embd_normalize", &["2"], "vectors have length 1"),
+            taken(
+                "embd_normalize",
+                "2: vectors have length 1; -1: as they are; 0: the largest number is 32760; p: the p-norm is 1",
+            ),
+            taken("truncate", TRUNCATE),
         ],
         VECTORS,
         OF_OPENAI,
@@ -298,7 +348,8 @@ pub(crate) static OLLAMA_EMBEDDINGS: Endpoint = Endpoint {
         taken("model", "one of the served models"),
         taken("name", "an older name of `model`"),
         taken("dimensions", "how many leading numbers of a vector are kept"),
-        taken("pooling", "`mean` or `last`"),
+        taken("pooling", POOLING),
+        taken("prompt_name", PROMPT_NAME),
         ignored("keep_alive", "the model is always ready"),
         ignored("options", "none of them changes a vector"),
     ]],
@@ -440,13 +491,14 @@ mod tests {
     use super::*;
 
     /// The endpoints of each protocol.
-    const PROTOCOLS: [(&str, &[&Endpoint]); 4] = [
+    const PROTOCOLS: [(&str, &[&Endpoint]); 5] = [
         ("OpenAI", &[&CHAT, &COMPLETIONS, &RESPONSES, &EMBEDDINGS]),
         ("Anthropic", &[&MESSAGES]),
         (
             "Ollama",
             &[&OLLAMA_CHAT, &OLLAMA_GENERATE, &OLLAMA_OPTIONS, &OLLAMA_EMBED, &OLLAMA_EMBEDDINGS],
         ),
+        ("rerankers", &[&RERANK, &TEI_EMBED]),
         ("llama-server", &[&COMPLETION, &INFILL, &TOKENIZE, &DETOKENIZE]),
     ];
 

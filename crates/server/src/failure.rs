@@ -186,6 +186,16 @@ impl Failure {
         json!({"type": "error", "error": {"type": kind, "message": message}})
     }
 
+    /// In the format of Text Embeddings Inference.
+    pub(crate) fn tei(&self) -> Value {
+        let kind = match self.status {
+            status if status.is_server_error() => "Backend",
+            StatusCode::TOO_MANY_REQUESTS => "Overloaded",
+            _ => "Validation",
+        };
+        json!({"error": self.message, "error_type": kind})
+    }
+
     /// In Ollama's format.
     pub(crate) fn ollama(&self) -> Value {
         json!({"error": self.message})

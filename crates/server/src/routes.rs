@@ -6,7 +6,7 @@ use hyper::{Method, StatusCode};
 
 use crate::failure::{ErrorFormat, Failure};
 use crate::http::{Answered, Call};
-use crate::{anthropic, health, llama, ollama, openai, page};
+use crate::{anthropic, health, llama, ollama, openai, page, rerank, tei};
 
 /// The function that answers a request.
 type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
@@ -61,6 +61,10 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/responses"        key  Failure::openai => openai::responses::answer,
     POST "/responses/input_tokens" key Failure::openai => openai::input_tokens::answer,
     POST "/embeddings"       key  Failure::openai => openai::embeddings::answer,
+    POST "/rerank"           key  Failure::openai => rerank::answer,
+    POST "/reranking"        key  Failure::openai => rerank::answer,
+    POST "/v2/rerank"        key  Failure::openai => rerank::answer,
+    POST "/embed"            key  Failure::tei => tei::answer,
 
     POST "/messages"              key Failure::anthropic => anthropic::messages::answer,
     POST "/messages/count_tokens" key Failure::anthropic => anthropic::count_tokens::answer,

@@ -1,9 +1,10 @@
 //! Text into token ids and back: tokenizer, chat template, prompt.
 //!
 //! Everything is built from the metadata of a model file, which `alight-formats` has parsed:
-//! - [`Tokenizer`] encodes text and decodes tokens, byte-level BPE or SentencePiece.
+//! - [`Tokenizer`] encodes text and decodes tokens: byte-level BPE, SentencePiece or WordPiece.
 //! - [`ChatTemplate`] renders a conversation as Python's jinja2 does for Hugging Face.
 //! - [`Vocabulary`] holds both for a file; [`Encoder`] uses them to turn a text or a conversation, tools included, into a prompt.
+//! - [`InputEncoder`] makes the input of an encoder of a text or of a pair of texts.
 //! - [`StreamDecoder`] decodes the tokens of an answer one by one, in whole characters.
 //! - [`SequenceBreakers`] finds texts in tokens, whole or in parts, for the sampler that penalises repetition.
 //! - [`output::Parser`] separates thinking, answer and tool calls, in the format that the model writes.
@@ -74,16 +75,20 @@
 //! ```
 
 mod breakers;
+pub mod encoder_input;
 pub mod format;
 pub mod infill;
 pub mod output;
 pub mod prompt;
+mod sentence;
 pub mod template;
 pub mod tokenizer;
 pub mod vocabulary;
 
 pub use breakers::SequenceBreakers;
+pub use encoder_input::{EncoderInput, Fit, InputEncoder, InputError};
 pub use prompt::{Encoder, PromptError, PromptPiece, Style};
+pub use sentence::SentenceSettings;
 pub use template::{ChatError, ChatTemplate, Message};
 pub use tokenizer::{EncodeOptions, Stop, StreamDecoder, Tokenizer, TokenizerError};
 pub use vocabulary::{TemplateError, Vocabulary};

@@ -7,6 +7,7 @@ use alight_formats::Pieces;
 use alight_formats::gguf::{Gguf, GgufError};
 
 use crate::format::Format;
+use crate::sentence::SentenceSettings;
 use crate::template::{ChatError, ChatTemplate, MAX_SOURCE};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -31,6 +32,10 @@ pub struct Vocabulary {
     compiled: OnceLock<Result<ChatTemplate, TemplateError>>,
     /// The format of the output, if it is not to be derived.
     format: Option<Format>,
+    /// The template of a query and a document.
+    rerank: Option<Box<str>>,
+    /// Prompts and limits of inputs whose vectors are computed.
+    pub sentence: SentenceSettings,
     /// The time that building it took.
     pub took: Duration,
 }
@@ -61,8 +66,11 @@ impl Vocabulary {
             Ok(Some(source)) => Some(Ok(source.to_owned())),
             Err(error) => Some(Err(TemplateError::Metadata(error))),
         };
+        let rerank = gguf.get_str("tokenizer.chat_template.rerank")?;
+        let rerank = rerank.filter(|text| text.len() <= MAX_SOURCE).map(Into::into);
+        let sentence = SentenceSettings::read(gguf)?;
         let (compiled, took) = (OnceLock::new(), clock.elapsed());
-        Ok(Vocabulary { tokenizer, source, compiled, format: None, took })
+        Ok(Vocabulary { tokenizer, source, compiled, format: None, rerank, sentence, took })
     }
 
     /// The marks that divide the model's output.
@@ -90,6 +98,11 @@ impl Vocabulary {
     /// The text of the chat template, if there is one.
     pub fn template_source(&self) -> Option<&str> {
         self.source.as_ref()?.as_deref().ok()
+    }
+
+    /// The template of a query and a document, with `{query}` and `{document}` in it, of a decoder that scores them.
+    pub fn rerank_template(&self) -> Option<&str> {
+        self.rerank.as_deref()
     }
 
     /// The file's chat template, compiled; `None` if it has none.

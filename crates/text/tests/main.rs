@@ -10,6 +10,7 @@
 mod memory;
 
 mod chat_golden;
+mod encoder_input;
 mod errors;
 mod hostile;
 mod infill;

@@ -44,6 +44,17 @@ fn of(found: &Vocabulary<'_>) -> Tokenizer {
     out.bool("tokenizer.ggml.add_space_prefix", found.add_space_prefix);
     out.bool("tokenizer.ggml.remove_extra_whitespaces", found.remove_extra_whitespaces);
     out.u8s("tokenizer.ggml.precompiled_charsmap", &found.charsmap);
+    if let Some(rules) = found.word_piece {
+        out.bool("tokenizer.ggml.normalizer.lowercase", rules.lowercase);
+        out.bool("tokenizer.ggml.normalizer.strip_accents", rules.strip_accents);
+    }
+    for (name, id) in
+        [("bos", found.special.bos), ("eos", found.special.eos), ("unknown", found.special.unknown)]
+    {
+        if let Some(id) = id.filter(|_| found.word_piece.is_some()) {
+            out.u32(&format!("tokenizer.ggml.{name}_token_id"), id);
+        }
+    }
     let file = out.header();
     Tokenizer::from_gguf(&gguf::parse(&file).unwrap()).unwrap()
 }
@@ -119,6 +130,22 @@ fn sentencepieces_unigrams() {
             }
         }
         assert!(ties <= most_ties, "{ties} ties");
+    }
+}
+
+#[test]
+fn word_pieces() {
+    for (name, is_cased) in [("wordpiece", false), ("wordpiece_cased", true)] {
+        let file = bytes(&format!("tokenizers/{name}.json"));
+        let found = tokenizer::read(&file).unwrap();
+        assert_eq!(found.model.name(), "bert");
+        assert_eq!(found.word_piece.map(|rules| rules.lowercase), Some(!is_cased));
+        let tokenizer = of(&found);
+        agree(&tokenizer, name, true);
+        // [CLS] and [SEP] around a text, and none made of its letters.
+        let plain = tokenizer.encode("[SEP] a", EncodeOptions::default()).unwrap();
+        assert_eq!((plain.first(), plain.last()), (Some(&2), Some(&3)));
+        assert_eq!(plain.iter().filter(|id| **id == 3).count(), 1);
     }
 }
 

@@ -835,12 +835,19 @@ class Model:
         self,
         text: str | Sequence[int] | Iterable[str | Sequence[int]],
         *,
-        pooling: Literal["mean", "last"] = "mean",
+        pooling: Literal["mean", "cls", "last"] | None = None,
         normalize: bool = True,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        truncate: bool = False,
         parse_special: bool = False,
     ) -> Array:
-        """A text, or its tokens, as a vector: the final hidden states of the tokens, pooled, [hidden_size]; of several, one row
-        each. `normalize`: of length 1."""
+        """A text, or its tokens, as a vector: the final hidden states of the tokens, pooled; of several, one row each.
+        `pooling`: as the file says, or else the mean. `normalize`: of length 1. `dimensions`: only the first of its numbers.
+        `prompt_name`: the prompt of the file that precedes each text. `truncate`: of a text that is too long, the beginning."""
+    def rerank(self, query: str, documents: Sequence[str], *, raw: bool = False, truncate: bool = True) -> list[float]:
+        """How well documents suit a query, in their order, by a model with a classifier: probabilities, or with `raw` what the
+        classifier puts out. Of a pair that is too long, the document is cut."""
     def close(self) -> None:
         """Ends what is computed, and gives the memory back. Streams raise `ClosedError` then."""
     @property

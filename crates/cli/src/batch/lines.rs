@@ -59,19 +59,31 @@ impl<R: BufRead> InputLines<R> {
     /// # Errors
     /// The system's, or a line that does not end.
     pub fn next(&mut self) -> io::Result<Option<InputLine>> {
+        let is_blank = |line: &InputLine| {
+            line.bytes.as_ref().is_some_and(|bytes| bytes.iter().all(u8::is_ascii_whitespace))
+        };
         loop {
-            let Some(mut line) = self.any()? else { return Ok(None) };
-            if let Some(bytes) = &mut line.bytes {
-                if line.number == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
-                    // A byte order mark, which programs on Windows write.
-                    bytes.drain(..3);
-                }
-                if bytes.iter().all(u8::is_ascii_whitespace) {
-                    continue;
-                }
+            match self.next_even_blank()? {
+                Some(line) if is_blank(&line) => {}
+                line => return Ok(line),
             }
-            return Ok(Some(line));
         }
+    }
+
+    /// Returns the next line, which may be blank.
+    ///
+    /// # Errors
+    /// As [`next`](InputLines::next).
+    pub fn next_even_blank(&mut self) -> io::Result<Option<InputLine>> {
+        let Some(mut line) = self.any()? else { return Ok(None) };
+        if let Some(bytes) = &mut line.bytes
+            && line.number == 1
+            && bytes.starts_with(b"\xef\xbb\xbf")
+        {
+            // A byte order mark, which programs on Windows write.
+            bytes.drain(..3);
+        }
+        Ok(Some(line))
     }
 
     /// Appends everything that follows the lines that were read. Returns false if that is longer than a line may be.

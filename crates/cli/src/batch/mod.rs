@@ -6,13 +6,13 @@
 mod answer;
 mod fingerprint;
 pub mod lines;
-mod output;
+pub mod output;
 mod progress;
 mod reader;
 mod request;
 mod result;
 mod results;
-mod resume;
+pub mod resume;
 
 use std::collections::HashMap;
 use std::fs::File;

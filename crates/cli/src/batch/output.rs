@@ -35,9 +35,9 @@ impl Output {
     ///
     /// # Errors
     /// As [`check`](Output::check); the system's.
-    pub fn write(&mut self, text: &str) -> anyhow::Result<()> {
+    pub fn write(&mut self, text: &[u8]) -> anyhow::Result<()> {
         self.check()?;
-        self.file.write_all(text.as_bytes()).with_context(|| self.name())?;
+        self.file.write_all(text).with_context(|| self.name())?;
         self.len += text.len() as u64;
         Ok(())
     }

@@ -85,7 +85,7 @@ impl To {
     fn write(&mut self, text: &str) -> Outcome {
         match self {
             To::Stdout => output::report(text),
-            To::File(file) => Ok(file.write(text)?),
+            To::File(file) => Ok(file.write(text.as_bytes())?),
         }
     }
 }

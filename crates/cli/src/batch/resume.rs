@@ -101,6 +101,21 @@ pub fn open(
     run: u64,
 ) -> anyhow::Result<(File, Done)> {
     let named = || format!("'{}'", path.display());
+    let mut file = open_locked(path, force, inputs)?;
+    let (done, whole) = scan(&mut file, keys, run).with_context(named)?;
+    if whole < file.metadata().with_context(named)?.len() {
+        file.set_len(whole).with_context(named)?;
+    }
+    Ok((file, done))
+}
+
+/// Opens a file that a run appends to and that no other process appends to at the same time: a new one, or with `force` an empty one that
+/// replaces an old one, or an old one.
+///
+/// # Errors
+/// The system's; it is one of the `inputs`, or in use.
+pub fn open_locked(path: &Path, force: bool, inputs: &[Input]) -> anyhow::Result<File> {
+    let named = || format!("'{}'", path.display());
     let is_there = path.try_exists().with_context(named)?;
     if force || !is_there {
         // It is created here with its name and the permissions of its inputs; its lines follow later.
@@ -108,7 +123,7 @@ pub fn open(
     } else {
         new_file::check(path, true, inputs)?;
     }
-    let mut file = OpenOptions::new().read(true).append(true).open(path).with_context(named)?;
+    let file = OpenOptions::new().read(true).append(true).open(path).with_context(named)?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {
             return Err(anyhow!("'{}' is being written by another process", path.display()));
@@ -116,11 +131,7 @@ pub fn open(
         // Where files cannot be locked, other processes are not kept out.
         Ok(()) | Err(TryLockError::Error(_)) => {}
     }
-    let (done, whole) = scan(&mut file, keys, run).with_context(named)?;
-    if whole < file.metadata().with_context(named)?.len() {
-        file.set_len(whole).with_context(named)?;
-    }
-    Ok((file, done))
+    Ok(file)
 }
 
 /// Returns the results in a file, and its length in whole lines, in bytes.

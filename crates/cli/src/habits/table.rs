@@ -60,8 +60,8 @@ pub fn command(word: &str) -> Option<&'static str> {
         "stop" => {
             "there is no command 'stop': Ctrl-C ends an `alight run` or `alight serve`, and nothing else is running"
         }
-        "embed" | "embedding" => {
-            "there is no command 'embed': `alight serve MODEL` makes vectors, at /v1/embeddings"
+        "embedding" | "embeddings" => {
+            "there is no command 'embedding': `alight embed` makes vectors of texts"
         }
         "update" | "upgrade" => {
             "there is no command 'update': install the new version as you installed this one (docs/how-to/install.md), over it"
@@ -435,10 +435,10 @@ pub const ALL: Habits = &[
     ),
     (&["--embedding", "--embeddings"], NotNeeded(No, "every model answers at /v1/embeddings")),
     (&["--pooling"], Instead("a request to /v1/embeddings says it: `pooling`")),
-    (&["--embd-normalize"], NotNeeded(One, "vectors have length 1")),
+    (&["--embd-normalize"], Instead("a request to /v1/embeddings says it: `embd_normalize`")),
     (
         &["--rerank", "--reranking"],
-        Instead("texts are not ranked: compare their vectors, from /v1/embeddings"),
+        NotNeeded(No, "every model that scores pairs of texts answers at /v1/rerank"),
     ),
     (
         &["-to", "--timeout"],

@@ -1,5 +1,6 @@
 //! Running the program from tests.
 
+pub mod encoder;
 #[path = "../../../hub/tests/support/mod.rs"]
 pub mod fake_hub;
 #[path = "../../../convert/tests/folders/mod.rs"]

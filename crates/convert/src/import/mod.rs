@@ -12,6 +12,7 @@ mod gguf;
 mod huggingface;
 mod legacy;
 mod meta;
+mod sentence;
 mod side;
 mod tensor;
 mod tokenizer;

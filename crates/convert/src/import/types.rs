@@ -25,11 +25,13 @@ pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>, facts: &M
     }
 }
 
-/// Routers, biases of experts, taps of convolutions and all tensors of a recurrent layer except its projections: they are small and
+/// Routers, biases of experts, tables of positions and token types, taps of convolutions and all tensors of a recurrent layer except its projections: they are small and
 /// matter much, and all programs have them in F32.
 fn is_small(name: &str) -> bool {
     let ends = [
         "ffn_gate_inp.weight",
+        "position_embd.weight",
+        "token_types.weight",
         ".bias",
         "ssm_conv1d.weight",
         "shortconv.conv.weight",

@@ -14,7 +14,9 @@ mod vocabulary;
 mod wire;
 
 pub use error::TokenizerError;
-pub use vocabulary::{Model, Special, Token, TokenType, Vocabulary, byte_of, looks_special};
+pub use vocabulary::{
+    Model, Special, Token, TokenType, Vocabulary, WordPieceRules, byte_of, looks_special,
+};
 
 /// Maximum bytes of a file. Real ones have up to 40 MB.
 pub const MAX_FILE: usize = u32::MAX as usize;

@@ -288,6 +288,7 @@ impl<'a> SentencePiece<'a> {
             add_space_prefix: self.add_dummy_prefix,
             remove_extra_whitespaces: unigram && self.remove_extra_whitespaces,
             charsmap: Cow::Borrowed(if unigram { self.charsmap } else { &[] }),
+            word_piece: None,
             notes,
         }
     }

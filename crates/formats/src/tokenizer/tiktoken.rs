@@ -184,6 +184,7 @@ impl Ranks {
             add_space_prefix: false,
             remove_extra_whitespaces: false,
             charsmap: Cow::Borrowed(&[]),
+            word_piece: None,
             notes: Vec::new(),
         })
     }

@@ -44,6 +44,8 @@ pub enum Model {
     Characters,
     /// The most probable sequence of tokens.
     Unigram,
+    /// The longest tokens of each word, from its beginning on.
+    WordPiece,
 }
 
 impl Model {
@@ -54,6 +56,7 @@ impl Model {
             Model::ByteLevel => "gpt2",
             Model::Characters => "gemma4",
             Model::Unigram => "t5",
+            Model::WordPiece => "bert",
         }
     }
 }
@@ -73,6 +76,19 @@ pub struct Special {
     pub unknown: Option<u32>,
     /// Padding of batches.
     pub padding: Option<u32>,
+}
+
+/// How WordPiece normalises text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WordPieceRules {
+    /// True if text is lower-cased.
+    pub lowercase: bool,
+    /// True if marks are removed.
+    pub strip_accents: bool,
+    /// True if control characters are removed.
+    pub clean_text: bool,
+    /// True if ideographs are words of their own.
+    pub split_ideographs: bool,
 }
 
 /// The contents of a file, in GGUF's terms.
@@ -98,6 +114,8 @@ pub struct Vocabulary<'a> {
     pub remove_extra_whitespaces: bool,
     /// For Unigram: the normalisation of text, as compiled by SentencePiece; empty for none.
     pub charsmap: Cow<'a, [u8]>,
+    /// For WordPiece: how text is normalised.
+    pub word_piece: Option<WordPieceRules>,
     /// Notes for the user: settings that GGUF cannot express, and unusual ones.
     pub notes: Vec<String>,
 }

@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use alight_chat::body::fields::Fields;
+use alight_chat::vectors::Normalization;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::asking;
-use crate::embedding::{self, Texts, Vectors};
+use crate::embedding::{self, ManyVectors, Texts, VectorRules};
 use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
@@ -18,7 +19,7 @@ use crate::http::{self, Answered, Call};
 pub(crate) async fn answer(call: Call) -> Answered {
     let server = Arc::clone(&call.server);
     let (texts, encoded) = call.apart(begun).await?;
-    let Vectors { model, all, tokens } = texts.vectors(&server).await?;
+    let ManyVectors { model, all, tokens } = texts.vectors(&server).await?;
     let mut body = String::from("{\"object\":\"list\",\"data\":[");
     for (i, vector) in all.iter().enumerate() {
         body.push_str(if i == 0 { "" } else { "," });
@@ -45,6 +46,9 @@ fn begun(call: &Call) -> Result<(Texts, bool), Failure> {
         let known = ["float", "base64"].iter().position(|known| value == *known);
         known.map(|at| at == 1)
     })?;
-    let texts = embedding::take(call, serving, &mut fields, false)?;
+    let normalization = embedding::normalization(&mut fields)?.unwrap_or(Normalization::Norm(2));
+    let cut = fields.truth("truncate")?.unwrap_or(false);
+    let rules = VectorRules { input: "input", cut, normalization };
+    let texts = embedding::take(call, serving, &mut fields, rules)?;
     Ok((texts, encoded.unwrap_or(false)))
 }

@@ -1,7 +1,7 @@
 //! Text into tokens and back, from the arrays of a GGUF file.
 //!
-//! There are three kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by score (`llama`), and
-//! SentencePiece's unigram model (`t5`). A tokenizer is ready at once, because the process waits for it: the strings stay in the copy
+//! There are four kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by score (`llama`),
+//! SentencePiece's unigram model (`t5`), and BERT's WordPiece (`bert`). A tokenizer is ready at once, because the process waits for it: the strings stay in the copy
 //! of the file's header, and tables are made when a text is encoded; for a short text, only of the strings that it may need
 //! ([`tables`]). There are no regular expressions and no allocations per token.
 //! Agreement with llama.cpp is the aim throughout; `python -m evidence agree tokens` checks it.
@@ -30,6 +30,7 @@ mod tables;
 mod texts;
 mod unigram;
 mod vocab;
+mod wordpiece;
 
 use std::ops::Range;
 
@@ -53,6 +54,7 @@ use tables::Tables;
 use texts::{StringArray, TooLarge};
 use unigram::Unigram;
 use vocab::{Lookup, TokenBits, Vocab, byte_of};
+use wordpiece::WordPiece;
 
 /// The longest text that can be encoded at once, in bytes: symbols are counted in 32 bits after
 /// every space has become three bytes.
@@ -72,6 +74,7 @@ pub struct EncodeOptions {
 enum Algorithm {
     Spm,
     Unigram(Unigram),
+    WordPiece(WordPiece),
     Bpe { merges: StringArray, pre: Pre },
 }
 
@@ -82,6 +85,7 @@ pub struct Tokenizer {
     ids: SpecialIds,
     add_bos: bool,
     add_eos: bool,
+    add_separator: bool,
     add_space_prefix: bool,
     on_demand: tables::OnDemand,
 }
@@ -105,7 +109,7 @@ impl Tokenizer {
         let model: &str = gguf.require("tokenizer.ggml.model")?;
         let pre_name = gguf.get_str("tokenizer.ggml.pre")?;
         let pre = match model {
-            "llama" | "t5" => None,
+            "llama" | "t5" | "bert" => None,
             "gpt2" | "gemma4" => {
                 let name = match (model, pre_name) {
                     ("gemma4", _) => "gemma4",
@@ -121,7 +125,7 @@ impl Tokenizer {
             _ => {
                 return Err(TokenizerError::UnknownModel {
                     name: vocab::lossy(model.as_bytes()),
-                    known: "gpt2, llama, t5, gemma4",
+                    known: "gpt2, llama, t5, bert, gemma4",
                 });
             }
         };
@@ -145,13 +149,22 @@ impl Tokenizer {
         let add_bos = flag("tokenizer.ggml.add_bos_token")?;
         let default_bos = unigram.is_none() && pre.is_none_or(|pre| pre.add_bos);
         let default_space = unigram.is_none() && pre.is_none();
+        let word_piece = (model == "bert").then(|| WordPiece::new(gguf, &vocab)).transpose()?;
+        // Old files of this kind say nothing of either, or the wrong thing; the models have both.
+        let both = word_piece.is_some();
+        let always_bos = both || pre.is_some_and(|pre| pre.always_bos);
+        let add_eos = flag("tokenizer.ggml.add_eos_token")?.unwrap_or(unigram.is_some());
+        let space = flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(default_space);
         Ok(Tokenizer {
-            add_bos: add_bos.unwrap_or(default_bos) || pre.is_some_and(|pre| pre.always_bos),
-            add_eos: flag("tokenizer.ggml.add_eos_token")?.unwrap_or(unigram.is_some()),
-            add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(default_space),
-            algorithm: match (unigram, merges, pre) {
+            add_bos: add_bos.unwrap_or(default_bos) || always_bos,
+            add_eos: add_eos || both,
+            add_separator: flag("tokenizer.ggml.add_sep_token")?.unwrap_or(false),
+            // A word of WordPiece begins with a space when it is decoded.
+            add_space_prefix: space || both,
+            algorithm: match (unigram, word_piece, merges, pre) {
                 (Some(unigram), ..) => Algorithm::Unigram(unigram),
-                (None, Some(merges), Some(pre)) => Algorithm::Bpe { merges, pre },
+                (_, Some(word_piece), ..) => Algorithm::WordPiece(word_piece),
+                (.., Some(merges), Some(pre)) => Algorithm::Bpe { merges, pre },
                 _ => Algorithm::Spm,
             },
             vocab,
@@ -237,7 +250,7 @@ impl Tokenizer {
         let fragments = self.on_demand.with_finder(&self.vocab, text, partition);
         let merges = match &self.algorithm {
             Algorithm::Bpe { merges, .. } => Some(merges),
-            Algorithm::Spm | Algorithm::Unigram(_) => None,
+            Algorithm::Spm | Algorithm::Unigram(_) | Algorithm::WordPiece(_) => None,
         };
         let needed = || self.needed(text, &fragments);
         self.on_demand.with_tables(&self.vocab, merges, text.len(), needed, |tables| {
@@ -260,6 +273,9 @@ impl Tokenizer {
                     part.bytes().for_each(|byte| alphabet::push_encoded(byte, &mut encoded));
                     needed.add_within(&encoded);
                 }
+                Algorithm::WordPiece(word_piece) => word_piece.words(part, |word| {
+                    needed.add_within(word.unwrap_or_default().as_bytes());
+                }),
                 // Unigrams have the complete tables anyway.
                 Algorithm::Bpe { .. } | Algorithm::Spm | Algorithm::Unigram(_) => {
                     escape_spaces(self.add_space_prefix, part, &mut escaped);
@@ -301,6 +317,13 @@ impl Tokenizer {
                 each(text, fragments, out, |part, out| {
                     unigram.encode(part, prefix, vocab, unknown, &mut buffers, out)?;
                     unless_stopped(buffers.check)
+                })
+            }
+            Algorithm::WordPiece(word_piece) => {
+                let mut check = check;
+                each(text, fragments, out, |part, out| {
+                    word_piece.encode(part, vocab, self.ids.unknown, &mut check, out);
+                    unless_stopped(check)
                 })
             }
             Algorithm::Bpe { merges, pre } => {
@@ -404,6 +427,21 @@ impl Tokenizer {
         self.add_eos
     }
 
+    /// The token between two texts.
+    pub fn separator(&self) -> Option<u32> {
+        self.ids.separator
+    }
+
+    /// True if the file requests another separator between two texts, after the end of the first.
+    pub fn adds_separator(&self) -> bool {
+        self.add_separator
+    }
+
+    /// True if a character of a text may have more bytes than its token: of words that are too long, and of spaces, little is left.
+    pub fn may_shorten(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Unigram(_) | Algorithm::WordPiece(_))
+    }
+
     /// True if an answer ends with this token: end of sequence, of turn, of message, or one of the
     /// spellings known to mean that. The set equals llama.cpp's.
     pub fn is_end(&self, id: u32) -> bool {
@@ -449,6 +487,13 @@ impl Tokenizer {
 fn defaults(pre: Option<&Pre>, model: &str) -> Defaults {
     let none = Defaults::default();
     match (pre, model) {
+        (None, "bert") => Defaults {
+            bos: Some(101),
+            eos: Some(102),
+            unknown: Some(100),
+            padding: Some(0),
+            of_encoder: true,
+        },
         (None, "t5") => Defaults { eos: Some(1), unknown: Some(2), padding: Some(0), ..none },
         (None, _) => Defaults { bos: Some(1), eos: Some(2), unknown: Some(0), ..none },
         (Some(_), "gemma4") => none,

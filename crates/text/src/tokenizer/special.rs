@@ -22,6 +22,8 @@ pub(crate) struct SpecialIds {
     pub(crate) eos: Option<u32>,
     pub(crate) unknown: Option<u32>,
     pub(crate) padding: Option<u32>,
+    /// Between two texts.
+    pub(crate) separator: Option<u32>,
     /// Tokens that end an answer, ascending.
     pub(crate) ends: Vec<u32>,
     /// The marks of a gap, if the model was trained to fill gaps.
@@ -50,6 +52,8 @@ pub(crate) struct Defaults {
     pub(crate) eos: Option<u32>,
     pub(crate) unknown: Option<u32>,
     pub(crate) padding: Option<u32>,
+    /// True for BERT's tokenizer, whose texts begin with the token of the class and end with the separator.
+    pub(crate) of_encoder: bool,
 }
 
 /// End of turn.
@@ -193,8 +197,15 @@ impl SpecialIds {
         vocab: &mut Vocab,
         defaults: Defaults,
     ) -> Result<SpecialIds, TokenizerError> {
-        let bos = id_of(gguf, vocab, "bos", defaults.bos)?;
-        let eos = id_of(gguf, vocab, "eos", defaults.eos)?;
+        let mut bos = id_of(gguf, vocab, "bos", defaults.bos)?;
+        let mut eos = id_of(gguf, vocab, "eos", defaults.eos)?;
+        // `seperator` is the spelling of the format.
+        let mut separator = id_of(gguf, vocab, "seperator", None)?;
+        if defaults.of_encoder {
+            bos = id_of(gguf, vocab, "cls", bos)?;
+            separator = separator.or(eos);
+            eos = separator;
+        }
         let unknown = id_of(gguf, vocab, "unknown", defaults.unknown)?;
         let padding = id_of(gguf, vocab, "padding", defaults.padding)?;
         let mut either = |names: &[&str], spellings: &[&str]| -> Result<_, GgufError> {
@@ -262,7 +273,7 @@ impl SpecialIds {
         ends.dedup();
 
         mark_stripping(gguf, vocab)?;
-        Ok(SpecialIds { bos, eos, unknown, padding, ends, infill })
+        Ok(SpecialIds { bos, eos, unknown, padding, separator, ends, infill })
     }
 }
 

@@ -9,6 +9,7 @@ pub(super) mod config;
 mod deepseek;
 mod describe;
 mod dimensions;
+mod encoder;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -48,6 +49,7 @@ use self::config::Config;
 use self::describe::{Architecture, Dim, Dimensions, Own};
 use self::rope::Rope;
 use self::tensors::NetworkTensors;
+use super::sentence::SentenceTransformer;
 use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
@@ -100,6 +102,9 @@ pub(crate) fn huggingface(
     tensors: &[Described<'_>],
 ) -> Result<Network, ConvertError> {
     let config = Config::read(side)?;
+    if let Some(encoder) = encoder::network(side, &config, tensors)? {
+        return Ok(encoder);
+    }
     let architecture = refuse::recognise(&config, &KNOWN)?;
     let source = NetworkTensors::find(&config, tensors)?;
     let dimensions = Dimensions::read(&config, architecture, source.rows)?;
@@ -113,10 +118,15 @@ pub(crate) fn huggingface(
     }
     let mut own = Own::default();
     network_keys(&config, architecture, &dimensions, &rope, &mut own)?;
+    let sentence = SentenceTransformer::read(side)?;
+    if let Some(pooling) = sentence.as_ref().and_then(|found| found.pooling) {
+        own.add("pooling_type", Entry::U32(pooling.number()));
+    }
     let mut notes = own.notes;
     let mut keys = general::keys(side, &config, parameters, &mut notes)?;
     let prefix = architecture.gguf;
     keys.extend(own.keys.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
+    keys.extend(sentence.iter().flat_map(SentenceTransformer::keys));
     let (vocab, tile) = (dimensions.vocab, source.tile);
     Ok(Network { architecture: prefix, keys, rules, extra, vocab, tile, notes })
 }

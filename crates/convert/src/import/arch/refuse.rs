@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::config::{Config, clipped, shown, whole};
 use super::describe::{Architecture, COUNTS};
+use super::encoder;
 use crate::ConvertError;
 
 /// Suffixes of the names of tensors that only quantised checkpoints have.
@@ -117,7 +118,7 @@ pub(super) fn tile(config: &Config) -> Result<Option<(u64, u64)>, ConvertError> 
 const MAX_TILE: u64 = 1 << 20;
 
 /// Returns the first of `architectures`; the text part's takes precedence.
-fn class(config: &Config) -> Result<Option<&str>, ConvertError> {
+pub(super) fn class(config: &Config) -> Result<Option<&str>, ConvertError> {
     let key = "architectures";
     let Some(value) = config.get(key) else { return Ok(None) };
     let Value::Array(classes) = value else {
@@ -145,6 +146,7 @@ fn unknown(
         (None, None) => "has neither architectures nor model_type".into(),
     };
     let mut known: Vec<_> = known.iter().map(|architecture| architecture.model_types[0]).collect();
+    known.extend(encoder::model_types());
     known.dedup();
     config.error(format!(
         "{found}, and those that are known are of model_type {}. A new one needs two files that \

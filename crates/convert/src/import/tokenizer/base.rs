@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use alight_formats::tokenizer::{
-    self, File, Kind, Model, Special, TokenType, TokenizerError, Vocabulary, json,
+    self, File, Kind, Model, Special, TokenType, TokenizerError, Vocabulary, WordPieceRules, json,
 };
 
 use super::super::side::SideFiles;
@@ -116,6 +116,8 @@ pub(super) struct Base {
     /// Both for unigram only.
     pub remove_extra_whitespaces: bool,
     pub charsmap: Vec<u8>,
+    /// For WordPiece only.
+    pub word_piece: Option<WordPieceRules>,
     pub notes: Vec<String>,
     /// True if `notes` mentions that special tokens have no row.
     pub left_out: bool,
@@ -198,6 +200,7 @@ impl Base {
             add_space_prefix: vocabulary.add_space_prefix,
             remove_extra_whitespaces: vocabulary.remove_extra_whitespaces,
             charsmap: vocabulary.charsmap.into_owned(),
+            word_piece: vocabulary.word_piece,
             notes,
             left_out: !left_out.is_empty(),
         })

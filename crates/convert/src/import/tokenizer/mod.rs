@@ -77,7 +77,7 @@ pub(crate) fn read(
     let model = base.model;
     let texts = base.slots.into_iter().map(|slot| slot.text).collect();
     put("tokenizer.ggml.tokens", Entry::Strs(texts));
-    if model != Model::ByteLevel {
+    if !matches!(model, Model::ByteLevel | Model::WordPiece) {
         put("tokenizer.ggml.scores", Entry::F32s(scores));
     }
     put("tokenizer.ggml.token_type", Entry::I32s(types));
@@ -90,6 +90,20 @@ pub(crate) fn read(
         put("tokenizer.ggml.remove_extra_whitespaces", merges);
         if !base.charsmap.is_empty() {
             put("tokenizer.ggml.precompiled_charsmap", Entry::U8s(base.charsmap));
+        }
+    }
+    if let Some(rules) = base.word_piece {
+        for (name, rule) in [("lowercase", rules.lowercase), ("strip_accents", rules.strip_accents)]
+        {
+            put(&format!("tokenizer.ggml.normalizer.{name}"), Entry::Bool(rule));
+        }
+        // Keys of our own, for what llama.cpp takes for granted.
+        for (name, rule) in
+            [("clean_text", rules.clean_text), ("handle_chinese_chars", rules.split_ideographs)]
+        {
+            if !rule {
+                put(&format!("tokenizer.ggml.normalizer.{name}"), Entry::Bool(rule));
+            }
         }
     }
     for (name, id) in &special.ids {
@@ -137,7 +151,7 @@ fn show(base: &mut Base) {
 fn prefix(base: &Base, config: &TokenizerConfig, architecture: &str) -> Option<bool> {
     let given = config.flag("add_prefix_space").filter(|_| architecture == "llama");
     let own = match base.model {
-        Model::ByteLevel => false,
+        Model::ByteLevel | Model::WordPiece => false,
         Model::SentencePiece => !base.add_space_prefix || architecture.starts_with("gemma"),
         // For these, readers assume the opposite by default.
         Model::Unigram | Model::Characters => true,

@@ -12,6 +12,7 @@ mod pre;
 mod text;
 mod unigram;
 mod vocabulary;
+mod wordpiece;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -76,7 +77,10 @@ pub struct JsonModel<'a> {
     /// The suffix of a token that ends a word.
     #[serde(default, borrow)]
     pub end_of_word_suffix: Option<Text<'a>>,
-    /// The unknown token of BPE.
+    /// The longest word of WordPiece that has tokens, in characters.
+    #[serde(default)]
+    pub max_input_chars_per_word: Option<u64>,
+    /// The unknown token of BPE and of WordPiece.
     #[serde(default, borrow)]
     pub unk_token: Option<Text<'a>>,
     /// The unknown token of Unigram.

@@ -77,6 +77,18 @@ pub struct Component<'a> {
     /// For `ByteLevel`: true if the text is split as by GPT-2.
     #[serde(default)]
     pub use_regex: Option<bool>,
+    /// For `BertNormalizer`: true if text is lower-cased.
+    #[serde(default)]
+    pub lowercase: Option<bool>,
+    /// For `BertNormalizer`: true if marks are removed; by default if text is lower-cased.
+    #[serde(default)]
+    pub strip_accents: Option<bool>,
+    /// For `BertNormalizer`: true if control characters are removed.
+    #[serde(default)]
+    pub clean_text: Option<bool>,
+    /// For `BertNormalizer`: true if ideographs are words of their own.
+    #[serde(default)]
+    pub handle_chinese_chars: Option<bool>,
     /// For `Digits`: true if each digit is split off.
     #[serde(default)]
     pub individual_digits: Option<bool>,

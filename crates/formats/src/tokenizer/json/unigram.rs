@@ -56,6 +56,7 @@ impl<'a> File<'a> {
             add_space_prefix: prefix,
             remove_extra_whitespaces: self.merges_spaces(),
             charsmap: self.charsmap()?.into(),
+            word_piece: None,
             notes,
         })
     }

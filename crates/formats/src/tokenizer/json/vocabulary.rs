@@ -38,7 +38,8 @@ impl<'a> File<'a> {
         match kind {
             "BPE" => {}
             "Unigram" => return self.unigram(),
-            other => return refused("model", other, "expected BPE or Unigram"),
+            "WordPiece" => return self.word_piece(),
+            other => return refused("model", other, "expected BPE, Unigram or WordPiece"),
         }
         let fixes = [&self.model.continuing_subword_prefix, &self.model.end_of_word_suffix];
         if let Some(fix) = fixes.into_iter().flatten().find(|fix| !fix.as_str().is_empty()) {
@@ -89,6 +90,7 @@ impl<'a> File<'a> {
             add_space_prefix: false,
             remove_extra_whitespaces: false,
             charsmap: Cow::Borrowed(&[]),
+            word_piece: None,
             notes,
         })
     }
@@ -160,6 +162,7 @@ impl<'a> File<'a> {
             add_space_prefix: prefix,
             remove_extra_whitespaces: false,
             charsmap: Cow::Borrowed(&[]),
+            word_piece: None,
             notes,
         })
     }

@@ -1,0 +1,342 @@
+//! Encoders: networks that read a text as a whole, and make a vector of it, or scores.
+//!
+//! Their configurations and names have little in common with those of decoders, and less with each other, so each family has a function
+//! that returns a [`EncoderPlan`] as data: its metadata, and the tensors with their shapes. EncoderNames in GGUF are those of llama.cpp's converter
+//! (`conversion/bert.py`), except that the pooler of a BERT that scores pairs is kept: its scores are of no use without.
+//!
+//! Nothing is dropped silently: a tensor without a place is an error, or is listed with a reason; so is a setting that GGUF cannot
+//! express.
+
+mod bert;
+mod eurobert;
+mod head;
+mod modern_bert;
+mod nomic_bert;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+
+use super::config::{Config, clipped};
+use super::general;
+use super::refuse;
+use crate::ConvertError;
+use crate::import::sentence::SentenceTransformer;
+use crate::import::side::SideFiles;
+use crate::import::tensor::{Described, Entry, Network, Place, Rule};
+use crate::write::Change;
+pub(super) use head::Head;
+
+/// Maximum number of layers; the same as that of the program that runs them.
+const MAX_LAYERS: u64 = 4096;
+
+/// A family of encoders.
+struct Family {
+    /// `general.architecture`.
+    gguf: &'static str,
+    /// Values of `architectures`, and what each has after its layers.
+    classes: &'static [(&'static str, Head)],
+    /// Values of `model_type`, for configurations without `architectures`.
+    model_types: &'static [&'static str],
+    /// Possible prefixes of the names of its tensors.
+    prefixes: &'static [&'static str],
+    plan: fn(&Config, Head, &Shapes<'_>) -> Result<EncoderPlan, ConvertError>,
+}
+
+const FAMILIES: [Family; 6] = [
+    bert::BERT,
+    bert::ROBERTA,
+    bert::DISTILBERT,
+    nomic_bert::NOMIC_BERT,
+    modern_bert::MODERN_BERT,
+    eurobert::EUROBERT,
+];
+
+/// The contents of an encoder.
+#[derive(Debug, Default)]
+struct EncoderPlan {
+    /// Metadata without the architecture's prefix, in the order in which it is written.
+    keys: Vec<(&'static str, Entry)>,
+    layers: u64,
+    /// The text before the number of a layer in the names of its tensors.
+    layer: &'static str,
+    /// Tensors outside of layers.
+    outside: Vec<Known>,
+    /// Tensors of each layer.
+    inside: Vec<Known>,
+    /// Beginnings of the names of tensors that are left out, with the reason.
+    others: Vec<(&'static str, &'static str)>,
+    /// Rows of the embedding.
+    vocab: u64,
+    /// Rows of the table of token types.
+    token_types: u64,
+    /// Labels of the scores, if there are scores.
+    labels: Option<Vec<String>>,
+}
+
+/// A tensor that has a place.
+#[derive(Clone, Debug)]
+struct Known {
+    source: &'static str,
+    gguf: &'static str,
+    /// Outermost first.
+    shape: Vec<u64>,
+    place: Place,
+    /// False in layers below this number.
+    from_layer: u64,
+}
+
+impl Known {
+    fn new(source: &'static str, gguf: &'static str, shape: &[u64]) -> Known {
+        Known { source, gguf, shape: shape.to_vec(), place: Place::Whole, from_layer: 0 }
+    }
+}
+
+/// A matrix `NAME.weight` and its vector `NAME.bias`.
+fn linear(
+    (weight, bias): (&'static str, &'static str),
+    (to_weight, to_bias): (&'static str, &'static str),
+    rows: u64,
+    columns: u64,
+) -> [Known; 2] {
+    [Known::new(weight, to_weight, &[rows, columns]), Known::new(bias, to_bias, &[rows])]
+}
+
+/// The names `NAME.weight` and `NAME.bias`.
+macro_rules! both {
+    ($name:literal) => {
+        (concat!($name, ".weight"), concat!($name, ".bias"))
+    };
+}
+use both;
+
+/// The norm `NAME.weight` and `NAME.bias`.
+fn norm(
+    (weight, bias): (&'static str, &'static str),
+    (to_weight, to_bias): (&'static str, &'static str),
+    width: u64,
+) -> [Known; 2] {
+    [Known::new(weight, to_weight, &[width]), Known::new(bias, to_bias, &[width])]
+}
+
+/// The shapes of a source's tensors by name, without the prefix of the family.
+struct Shapes<'a>(HashMap<&'a str, &'a [u64]>);
+
+impl Shapes<'_> {
+    /// Rows of a matrix; 0 if there is none.
+    fn rows(&self, name: &str) -> u64 {
+        match self.0.get(name) {
+            Some([rows, _]) => *rows,
+            _ => 0,
+        }
+    }
+}
+
+/// Describes the encoder of a Hugging Face folder; `None` if it is another network.
+///
+/// # Errors
+/// It has settings that GGUF cannot express, or tensors that do not fit.
+pub(super) fn network(
+    side: &SideFiles,
+    config: &Config,
+    tensors: &[Described<'_>],
+) -> Result<Option<Network>, ConvertError> {
+    let Some((family, head)) = recognise(config)? else { return Ok(None) };
+    if let Some(quantised) = config.get("quantization_config") {
+        let message = "no quantised weights: take the original model";
+        return Err(config.wrong("quantization_config", quantised, message));
+    }
+    let names = EncoderNames { prefixes: family.prefixes };
+    let shapes = names.shapes(tensors);
+    let mut plan = (family.plan)(config, head, &shapes)?;
+    let (rules, parameters) = names.place(config, &plan, tensors)?;
+
+    let mut notes = Vec::new();
+    let sentence = SentenceTransformer::read(side)?;
+    let mut own = std::mem::take(&mut plan.keys);
+    let mut more = Vec::new();
+    match &plan.labels {
+        Some(labels) => {
+            own.push(("pooling_type", Entry::U32(head::RANK)));
+            own.push(("classifier.output_labels", Entry::Strs(labels.clone())));
+        }
+        None => match sentence.as_ref().and_then(|found| found.pooling) {
+            Some(pooling) => own.push(("pooling_type", Entry::U32(pooling.number()))),
+            None => notes.push(
+                "nothing beside the weights says how the vectors of tokens become that of a text \
+                 (modules.json of sentence-transformers): say it with --pooling where vectors are made"
+                    .into(),
+            ),
+        },
+    }
+    if let Some(found) = &sentence {
+        more = found.keys();
+        notes.extend(found.notes.iter().cloned());
+    }
+    let mut keys = general::keys(side, config, parameters, &mut notes)?;
+    let prefix = family.gguf;
+    keys.extend(own.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
+    keys.extend(more);
+    if plan.token_types > 0 {
+        let count = Entry::U32(plan.token_types as u32);
+        keys.push(("tokenizer.ggml.token_type_count".into(), count));
+    }
+    let (vocab, extra) = (plan.vocab, Vec::new());
+    Ok(Some(Network { architecture: prefix, keys, rules, extra, vocab, tile: None, notes }))
+}
+
+/// Returns the family of a configuration, and what it has after its layers.
+fn recognise(config: &Config) -> Result<Option<(&'static Family, Head)>, ConvertError> {
+    let class = refuse::class(config)?;
+    let found = FAMILIES.iter().find_map(|family| {
+        let class = family.classes.iter().find(|(name, _)| Some(*name) == class)?;
+        Some((family, class.1))
+    });
+    if found.is_some() || class.is_some() {
+        return Ok(found);
+    }
+    let model_type = config.word("model_type")?;
+    let of_type = |family: &&Family| model_type.is_some_and(|ty| family.model_types.contains(&ty));
+    Ok(FAMILIES.iter().find(of_type).map(|family| (family, Head::Vectors)))
+}
+
+/// Returns the values of `model_type` that are known.
+pub(super) fn model_types() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().flat_map(|family| family.model_types.iter().copied())
+}
+
+/// The names of a source's tensors.
+struct EncoderNames {
+    prefixes: &'static [&'static str],
+}
+
+impl EncoderNames {
+    /// Returns a name without the prefix of the family, if it has one.
+    fn short<'n>(&self, name: &'n str) -> &'n str {
+        self.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+    }
+
+    fn shapes<'a>(&self, tensors: &[Described<'a>]) -> Shapes<'a> {
+        Shapes(tensors.iter().map(|tensor| (self.short(tensor.name), tensor.shape)).collect())
+    }
+
+    /// Returns the rule of each tensor, and the number of parameters.
+    fn place(
+        &self,
+        config: &Config,
+        plan: &EncoderPlan,
+        tensors: &[Described<'_>],
+    ) -> Result<(Vec<Rule>, u64), ConvertError> {
+        if !(1..=MAX_LAYERS).contains(&plan.layers) {
+            let layers = plan.layers;
+            return Err(config.error(format!("it has {layers} layers, expected 1 to {MAX_LAYERS}")));
+        }
+        let outside: HashMap<&str, &Known> =
+            plan.outside.iter().map(|known| (known.source, known)).collect();
+        let inside: HashMap<&str, &Known> =
+            plan.inside.iter().map(|known| (known.source, known)).collect();
+        let mut seen: HashSet<(Option<u64>, &str)> = HashSet::new();
+        let (mut rules, mut parameters) = (Vec::with_capacity(tensors.len()), 0u64);
+        for tensor in tensors {
+            let short = renamed(self.short(tensor.name));
+            let layer = of_layer(plan.layer, &short).filter(|(layer, _)| *layer < plan.layers);
+            let found = match layer {
+                Some((layer, rest)) => inside.get(rest).map(|known| (Some(layer), *known)),
+                None => outside.get(&*short).map(|known| (None, *known)),
+            };
+            let found = found.filter(|(layer, known)| layer.is_none_or(|n| n >= known.from_layer));
+            let Some((layer, known)) = found else {
+                let other = plan.others.iter().find(|(start, _)| short.starts_with(start));
+                let Some((_, reason)) = other else {
+                    return Err(config.error(format!(
+                        "tensor \"{}\" of the weights has no place: is it really of this architecture?",
+                        clipped(tensor.name)
+                    )));
+                };
+                rules.push(Rule::Skip(reason));
+                continue;
+            };
+            if tensor.shape != known.shape {
+                return Err(config.error(format!(
+                    "tensor \"{}\" is {:?}, expected {:?}, which follows from the configuration",
+                    clipped(tensor.name),
+                    tensor.shape,
+                    known.shape
+                )));
+            }
+            if !seen.insert((layer, known.source)) {
+                let name = clipped(tensor.name);
+                return Err(config.error(format!("the weights have two tensors \"{name}\"")));
+            }
+            parameters = parameters.saturating_add(tensor.shape.iter().product());
+            let name = match layer {
+                Some(layer) => format!("blk.{layer}.{}", known.gguf),
+                None => known.gguf.to_owned(),
+            };
+            let place = known.place.clone();
+            rules.push(Rule::Take { name, heads: None, change: Change::None, place });
+        }
+        for known in &plan.outside {
+            if !seen.contains(&(None, known.source)) {
+                return Err(missing(config, known.source, known));
+            }
+        }
+        for layer in 0..plan.layers {
+            for known in plan.inside.iter().filter(|known| layer >= known.from_layer) {
+                if !seen.contains(&(Some(layer), known.source)) {
+                    let name = format!("{}{layer}.{}", plan.layer, known.source);
+                    return Err(missing(config, &name, known));
+                }
+            }
+        }
+        Ok((rules, parameters))
+    }
+}
+
+fn missing(config: &Config, name: &str, known: &Known) -> ConvertError {
+    config.error(format!(
+        "the weights have no tensor \"{name}\", expected one of {:?}: is a file of the weights missing?",
+        known.shape
+    ))
+}
+
+/// Old checkpoints name the weight and the bias of a norm otherwise.
+fn renamed(name: &str) -> String {
+    match (name.strip_suffix("LayerNorm.gamma"), name.strip_suffix("LayerNorm.beta")) {
+        (Some(start), _) => format!("{start}LayerNorm.weight"),
+        (_, Some(start)) => format!("{start}LayerNorm.bias"),
+        _ => name.to_owned(),
+    }
+}
+
+/// Splits the name of a tensor of a layer into the number and the rest.
+fn of_layer<'n>(prefix: &str, name: &'n str) -> Option<(u64, &'n str)> {
+    let (digits, rest) = name.strip_prefix(prefix)?.split_once('.')?;
+    let layer = digits.parse::<u64>().ok()?;
+    (layer.to_string() == digits).then_some((layer, rest))
+}
+
+/// Refuses another activation than the one that this family has in GGUF.
+fn check_activation(
+    config: &Config,
+    key: &str,
+    default: &str,
+    known: &[&str],
+) -> Result<(), ConvertError> {
+    let found = config.word(key)?.unwrap_or(default);
+    if known.contains(&found) {
+        return Ok(());
+    }
+    Err(config.wrong(key, &found.into(), &format!("\"{}\", for which GGUF has no key", known[0])))
+}
+
+/// Refuses a flag that GGUF cannot express.
+fn check_flag(config: &Config, key: &str, expected: bool) -> Result<(), ConvertError> {
+    match config.get(key) {
+        None => Ok(()),
+        Some(value) if value == expected => Ok(()),
+        Some(other) => {
+            Err(config.wrong(key, other, &format!("{expected}, for which GGUF has no key")))
+        }
+    }
+}

@@ -1,0 +1,227 @@
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::super::huggingface;
+use crate::import::side::{SideFiles, SmallFiles};
+use crate::import::tensor::{Described, Entry, Network, Place, Rule};
+
+/// A configuration, tensors, and further files.
+struct Case {
+    config: Value,
+    tensors: Vec<(String, Vec<u64>)>,
+    files: Vec<(&'static str, Value)>,
+}
+
+impl Case {
+    fn read(&self) -> Result<Network, String> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("config.json"), self.config.to_string()).unwrap();
+        for (name, contents) in &self.files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, contents.to_string()).unwrap();
+        }
+        let side = SideFiles::new(folder.path(), None, &SmallFiles::default());
+        let described: Vec<_> =
+            self.tensors.iter().map(|(name, shape)| Described { name, shape }).collect();
+        huggingface(&side, &described).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn fails(&self, part: &str) {
+        let error = self.read().expect_err(part);
+        assert!(error.contains(part), "{error}");
+    }
+
+    /// GGUF name and place of each tensor that is taken.
+    fn taken(&self) -> Vec<(String, Place)> {
+        let rules = self.read().unwrap().rules.into_iter();
+        let taken = rules.filter_map(|rule| match rule {
+            Rule::Take { name, place, .. } => Some((name, place)),
+            _ => None,
+        });
+        taken.collect()
+    }
+
+    fn add(&mut self, name: &str, shape: &[u64]) -> &mut Case {
+        self.tensors.push((name.into(), shape.to_vec()));
+        self
+    }
+}
+
+fn key<'n>(network: &'n Network, key: &str) -> Option<&'n Entry> {
+    network.keys.iter().find(|(known, _)| known == key).map(|(_, entry)| entry)
+}
+
+/// A BERT of one layer, whose names begin with `prefix`.
+fn bert(class: &str, prefix: &str) -> Case {
+    let mut case = Case {
+        config: json!({
+            "architectures": [class], "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "intermediate_size": 12, "max_position_embeddings": 20, "vocab_size": 30, "type_vocab_size": 2,
+        }),
+        tensors: Vec::new(),
+        files: Vec::new(),
+    };
+    let layer = "encoder.layer.0.";
+    for (name, shape) in [
+        ("embeddings.word_embeddings.weight".to_owned(), vec![30, 8]),
+        ("embeddings.position_embeddings.weight".into(), vec![20, 8]),
+        ("embeddings.token_type_embeddings.weight".into(), vec![2, 8]),
+        ("embeddings.LayerNorm.gamma".into(), vec![8]),
+        ("embeddings.LayerNorm.beta".into(), vec![8]),
+    ] {
+        case.add(&format!("{prefix}{name}"), &shape);
+    }
+    for (name, rows, columns) in [
+        ("attention.self.query", 8, 8),
+        ("attention.self.key", 8, 8),
+        ("attention.self.value", 8, 8),
+        ("attention.output.dense", 8, 8),
+        ("intermediate.dense", 12, 8),
+        ("output.dense", 8, 12),
+    ] {
+        case.add(&format!("{prefix}{layer}{name}.weight"), &[rows, columns]);
+        case.add(&format!("{prefix}{layer}{name}.bias"), &[rows]);
+    }
+    for name in ["attention.output.LayerNorm", "output.LayerNorm"] {
+        case.add(&format!("{prefix}{layer}{name}.weight"), &[8]);
+        case.add(&format!("{prefix}{layer}{name}.bias"), &[8]);
+    }
+    case
+}
+
+fn sentence(case: &mut Case, kinds: &[(&str, &str)], pooling: Value) {
+    let module = |(kind, path): &(&str, &str)| json!({"type": format!("sentence_transformers.models.{kind}"), "path": path});
+    let modules: Vec<Value> = kinds.iter().map(module).collect();
+    case.files.push(("modules.json", modules.into()));
+    case.files.push(("1_Pooling/config.json", pooling));
+}
+
+const USUAL: &[(&str, &str)] =
+    &[("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")];
+
+#[test]
+fn an_encoder_of_sentence_transformers_keeps_everything() {
+    let mut case = bert("BertModel", "");
+    case.add("pooler.dense.weight", &[8, 8]).add("embeddings.position_ids", &[1, 20]);
+    sentence(
+        &mut case,
+        USUAL,
+        json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}),
+    );
+    case.files.push(("sentence_bert_config.json", json!({"max_seq_length": 12})));
+    let prompts =
+        json!({"prompts": {"query": "query: "}, "default_prompt_name": "query", "truncate_dim": 4});
+    case.files.push(("config_sentence_transformers.json", prompts));
+    let network = case.read().unwrap();
+    assert_eq!((network.architecture, network.vocab), ("bert", 30));
+    for (name, expected) in [
+        ("bert.context_length", Entry::U32(20)),
+        ("bert.attention.causal", Entry::Bool(false)),
+        ("bert.pooling_type", Entry::U32(2)),
+        ("tokenizer.ggml.token_type_count", Entry::U32(2)),
+        ("sentence_transformers.max_seq_length", Entry::U32(12)),
+        ("sentence_transformers.normalize", Entry::Bool(true)),
+        ("sentence_transformers.prompt_names", Entry::Strs(vec!["query".into()])),
+        ("sentence_transformers.prompts", Entry::Strs(vec!["query: ".into()])),
+        ("sentence_transformers.default_prompt_name", Entry::Str("query".into())),
+        ("sentence_transformers.truncate_dim", Entry::U32(4)),
+    ] {
+        assert_eq!(key(&network, name), Some(&expected), "{name}");
+    }
+    let taken = case.taken();
+    // 5 of the embeddings, 16 of the layer; the pooler and the numbers of positions are left out.
+    assert_eq!(taken.len(), 21);
+    for name in ["token_embd_norm.bias", "blk.0.attn_output_norm.weight", "blk.0.ffn_down.bias"] {
+        assert!(taken.contains(&(name.into(), Place::Whole)), "{name}");
+    }
+}
+
+#[test]
+fn a_cross_encoder_keeps_its_pooler() {
+    let mut case = bert("BertForSequenceClassification", "bert.");
+    case.add("bert.pooler.dense.weight", &[8, 8]).add("bert.pooler.dense.bias", &[8]);
+    case.add("classifier.weight", &[1, 8]).add("classifier.bias", &[1]);
+    let network = case.read().unwrap();
+    assert_eq!(key(&network, "bert.pooling_type"), Some(&Entry::U32(4)));
+    let labels = Entry::Strs(vec!["LABEL_0".into()]);
+    assert_eq!(key(&network, "bert.classifier.output_labels"), Some(&labels));
+    let taken: Vec<String> = case.taken().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(taken[21..], ["cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias"]);
+    case.tensors.retain(|(name, _)| !name.starts_with("bert.pooler"));
+    case.fails("no tensor \"pooler.dense.weight\"");
+}
+
+#[test]
+fn positions_of_roberta_begin_after_the_padding() {
+    let mut case = bert("XLMRobertaForSequenceClassification", "roberta.");
+    case.config["pad_token_id"] = 1.into();
+    case.add("classifier.dense.weight", &[8, 8]).add("classifier.dense.bias", &[8]);
+    case.add("classifier.out_proj.weight", &[2, 8]).add("classifier.out_proj.bias", &[2]);
+    case.config["id2label"] = json!({"0": "no", "1": "yes"});
+    let network = case.read().unwrap();
+    assert_eq!(key(&network, "bert.context_length"), Some(&Entry::U32(18)));
+    let labels = Entry::Strs(vec!["no".into(), "yes".into()]);
+    assert_eq!(key(&network, "bert.classifier.output_labels"), Some(&labels));
+    let rows = Place::Rows(vec![(2, 18)]);
+    assert!(case.taken().contains(&("position_embd.weight".into(), rows)));
+    case.config["pad_token_id"] = 19.into();
+    case.fails("max_position_embeddings");
+}
+
+#[test]
+fn settings_without_a_place_are_errors() {
+    let with = |name: &str, value: Value| {
+        let mut case = bert("BertModel", "");
+        case.config[name] = value;
+        case
+    };
+    with("hidden_act", "relu".into()).fails("hidden_act");
+    with("position_embedding_type", "relative_key".into()).fails("position_embedding_type");
+    with("is_decoder", true.into()).fails("is_decoder");
+    with("vocab_size", 31.into()).fails("vocab_size");
+    with("num_attention_heads", 3.into()).fails("num_attention_heads");
+    with("num_hidden_layers", 2.into()).fails("encoder.layer.1.attention.self.query.weight");
+    with("intermediate_size", 13.into()).fails("intermediate.dense.weight");
+    with("quantization_config", json!({"quant_method": "gptq"})).fails("quantization_config");
+    bert("BertModel", "")
+        .add("strange.weight", &[8])
+        .fails("\"strange.weight\" of the weights has no place");
+    bert("BertModel", "").add("embeddings.LayerNorm.weight", &[8]).fails("two tensors");
+    bert("MPNetModel", "").fails("MPNetModel");
+}
+
+#[test]
+fn modules_without_a_place_are_errors() {
+    let mean = || json!({"pooling_mode": "mean"});
+    let with = |kinds: &[(&str, &str)], pooling: Value| {
+        let mut case = bert("BertModel", "");
+        sentence(&mut case, kinds, pooling);
+        case
+    };
+    assert!(with(USUAL, mean()).read().is_ok());
+    with(&[("Transformer", ""), ("Dense", "2_Dense")], mean()).fails("\"Dense\"");
+    with(&[("Transformer", "0_Transformer")], mean()).fails("0_Transformer");
+    for path in ["../1_Pooling", "/etc", "", "."] {
+        with(&[("Pooling", path)], mean()).fails("folder");
+    }
+    with(&[("Pooling", "9_Pooling")], mean()).fails("9_Pooling");
+    with(USUAL, json!({"pooling_mode_max_tokens": true})).fails("max_tokens");
+    with(USUAL, json!({"pooling_mode": "weightedmean"})).fails("weightedmean");
+    with(USUAL, json!({})).fails("pools by none");
+    let two = json!({"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true});
+    with(USUAL, two).fails("and");
+    let without = json!({"pooling_mode_mean_tokens": true, "include_prompt": false});
+    with(USUAL, without).fails("include_prompt");
+    for (file, contents, part) in [
+        ("config_sentence_transformers.json", json!({"prompts": {"a": 1}}), "prompt \"a\""),
+        ("config_sentence_transformers.json", json!({"default_prompt_name": "x"}), "\"x\""),
+        ("sentence_bert_config.json", json!({"max_seq_length": -1}), "max_seq_length"),
+    ] {
+        let mut case = with(USUAL, mean());
+        case.files.push((file, contents));
+        case.fails(part);
+    }
+}
