@@ -178,7 +178,7 @@ TABLES = {
     ), (Column("alight", "alight"), Column("llama-server", "llama-server"))),
     "soak": Table(SECURITY, "random and hostile requests", (Pick("soak"),), (
         Column("answered, to the bit as alone", "answered"), Column("left by their clients", "left"), Column("refused or hostile", "others"),
-        Column("memory in each third, at most, MiB", "memory"),
+        Column("memory in each sixth, at most, MiB", "memory"),
     )),
     "zen4-avx2": Table(PERFORMANCE, "AVX2 alone, on Zen 4, tokens/s", (Pick("zen4-avx2"),), (PACKED, GGUF, LLAMA, Column("packed / llama.cpp", "packed / llama.cpp"))),
     "levels-vnni": Table(PERFORMANCE, "tokens/s", (Pick("levels-vnni"),), (Column("avx2", "avx2"), Column("avxvnni", "avxvnni"), Column("ratio", "avxvnni / avx2"))),
