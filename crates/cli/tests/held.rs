@@ -280,7 +280,8 @@ fn thinking_that_the_template_cannot_turn_off_ends_at_once() {
 #[test]
 fn an_answer_is_held_after_marks_that_tokens_divide() {
     let folder = tempfile::tempdir().unwrap();
-    let template = write(folder.path(), "template", "{{ messages[-1].content }}<think>");
+    let template =
+        write(folder.path(), "template", "{# <response> #}{{ messages[-1].content }}<think>");
     let think = ("<think>", OWN);
     let cut: [&[(&str, i32)]; 6] = [
         &[think, ("So </think>\n<res", TEXT), ("ponse>", TEXT), ("No.", TEXT), ("Yes.", TEXT)],

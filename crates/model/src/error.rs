@@ -137,7 +137,7 @@ pub enum ModelError {
     },
     /// A network whose tokens attend to later ones cannot continue a text.
     #[error(
-        "{model} reads a text as a whole, or has no output: it makes vectors of texts (`alight embed`, and `/v1/embeddings` of `alight serve`), and continues none"
+        "{model} is an encoder: it makes vectors or scores of texts (`alight embed`, `alight rerank`; `/v1/embeddings` and `/v1/rerank` of `alight serve`), and cannot continue a text"
     )]
     Bidirectional {
         /// The name of the model.

@@ -22,7 +22,7 @@ use std::time::Instant;
 use alight_chat::grammar::{AnswerRules, Held, PromptConstraint};
 use alight_chat::thinking::ThinkingBudget;
 use alight_files::folders;
-use alight_model::{Finish, GenerateOptions, Model, SamplerOptions, Speculate};
+use alight_model::{Finish, GenerateOptions, Model, ModelError, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
@@ -224,6 +224,10 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             args.template.give(model.vocabulary_mut())?;
             let model: &'static Model = model;
             phases.end("open");
+            if !model.spec().generates() {
+                let name = model.name().to_owned();
+                return Err(anyhow!(ModelError::Bidirectional { model: name }).into());
+            }
             let trained = model.spec().context;
             let mut about = About {
                 name: model.name(),
