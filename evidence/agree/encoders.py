@@ -8,7 +8,7 @@ The weights of transformers' own classes go into GGUF files under llama.cpp's na
 compared is the root mean square of all differences, as a share of the numbers' own, and the cosine of each vector: keys and values are F16 in our
 cache (half a unit in 2^11), everything else is f32. In a text of one token nothing but its values is rounded: with these rounded in transformers' network,
 too, it has to be the same in all but f32. The mistakes are transformers' own network with one thing changed: each has to differ from ours by ten times as
-much. The forms of GELU, which differ by less than F16 rounds, are told apart by that one token.
+much. The forms of GELU, which differ by less than F16 rounds, are distinguished by that one token.
 
 Needs torch and transformers, which are in no requirements.txt, besides numpy and gguf:
     python3 -m venv VENV && VENV/bin/pip install torch transformers gguf
