@@ -2,12 +2,13 @@
 by the classes of those who made them.
 
     PYTHON -m evidence agree encoders [NAME…] [--binary target/release/examples/vectors]
+    PYTHON -m evidence agree encoders --peer [NAME…]    networks that transformers does not have, beside llama.cpp (xllamacpp): mean vectors
 
 The weights of transformers' own classes go into GGUF files under llama.cpp's names (`gguf`). Texts of several lengths are computed together. What is
 compared is the root mean square of all differences, as a share of the numbers' own, and the cosine of each vector: keys and values are F16 in our
 cache (half a unit in 2^11), everything else is f32. In a text of one token nothing but its values is rounded: with these rounded in transformers' network,
 too, it has to be the same in all but f32. The mistakes are transformers' own network with one thing changed: each has to differ from ours by ten times as
-much. The forms of GELU, which differ by less than F16 rounds, are told apart by that one token.
+much. The forms of GELU, which differ by less than F16 rounds, are distinguished by that one token.
 
 Needs torch and transformers, which are in no requirements.txt, besides numpy and gguf:
     python3 -m venv VENV && VENV/bin/pip install torch transformers gguf
@@ -217,17 +218,29 @@ def network(case: Case, change: dict | str | None = None):
     return model
 
 
-def write(case: Case, model, path: Path) -> None:
-    w = gguf.GGUFWriter(path, case.arch)
-    keys = {"block_count": LAYERS, "context_length": CONTEXT, "embedding_length": HIDDEN, "feed_forward_length": FF,
-            "attention.head_count": 3} | case.keys
+def put(path: Path, arch: str, keys: dict, tensors: dict) -> None:
+    """A file of these keys and F32 tensors."""
+    w = gguf.GGUFWriter(path, arch)
     for name, value in keys.items():
         add = {bool: w.add_bool, int: w.add_uint32, float: w.add_float32}[type(value)]
-        add(f"{case.arch}.{name}", value)
+        add(f"{arch}.{name}", value)
     w.add_string("tokenizer.ggml.model", "llama")
     w.add_array("tokenizer.ggml.tokens", ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + [f"w{i}" for i in range(259, VOCAB)])
     w.add_array("tokenizer.ggml.scores", [0.0] * VOCAB)
     w.add_array("tokenizer.ggml.token_type", [2, 3, 3] + [6] * 256 + [1] * (VOCAB - 259))
+    if "bert" in arch:  # which llama.cpp wants to know
+        w.add_uint32("tokenizer.ggml.token_type_count", 2)
+    for name, values in tensors.items():
+        w.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def write(case: Case, model, path: Path) -> None:
+    keys = {"block_count": LAYERS, "context_length": CONTEXT, "embedding_length": HIDDEN, "feed_forward_length": FF,
+            "attention.head_count": 3} | case.keys
     tensors = {}
     for name, weights in model.state_dict().items():
         short = re.sub(r"^(bert|roberta|model)\.", "", name)
@@ -245,12 +258,7 @@ def write(case: Case, model, path: Path) -> None:
                 parts = [tensors.pop(f"blk.{layer}.attn_{part}.{kind}", None) for part in "qkv"]
                 if parts[0] is not None:
                     tensors[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate(parts)
-    for name, weights in tensors.items():
-        w.add_tensor(name, np.ascontiguousarray(weights, dtype=np.float32))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    put(path, case.arch, keys, tensors)
 
 
 def rounding(model) -> list:
@@ -342,7 +350,119 @@ def compare(args, report, case: Case, program: Path, path: Path) -> None:
         report.add(far > limit, f"{case.name}, with a mistake: {what}: {far:.1e} apart (wanted > {limit:.1e})")
 
 
+# Of llama.cpp, whose GELU goes through a table of F16, and is the tanh form where the makers' is not.
+PEER = 5e-3
+
+
+@dataclass
+class Peer:
+    """A network by the names and shapes of its file, beside llama.cpp."""
+
+    name: str
+    arch: str
+    keys: dict
+    # Shapes, rows first: of the file, and of each layer.
+    tensors: dict
+    layer: dict
+    # Keys that a mistake changes, by what it is.
+    wrong: dict = field(default_factory=dict)
+
+
+def biased(**shapes) -> dict:
+    """Matrices, or norms of one number, with biases."""
+    out = {}
+    for name, shape in shapes.items():
+        out |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return out
+
+
+def weights(**shapes) -> dict:
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+
+E, F, X = (HIDDEN,), FF, 5
+SQUARE, UP, DOWN = (HIDDEN, HIDDEN), (FF, HIDDEN), (HIDDEN, FF)
+POSTNORMS = biased(attn_output=SQUARE, attn_output_norm=E, layer_output_norm=E)
+ENCODER = {"attention.causal": False, "pooling_type": 1}
+TYPES = weights(token_types=(2, HIDDEN)) | biased(token_embd_norm=E)
+PEERS = [
+    Peer("bert", "bert", ENCODER | {LAYER_NORM: 1e-12}, TYPES | weights(position_embd=(CONTEXT, HIDDEN)),
+         POSTNORMS | biased(attn_q=SQUARE, attn_k=SQUARE, attn_v=SQUARE, ffn_up=UP, ffn_down=DOWN)),
+    # Layers 1 and 3 have experts.
+    Peer("nomic-bert-moe", "nomic-bert-moe", ENCODER | {LAYER_NORM: 1e-12, "rope.freq_base": 1000.0, "expert_count": X, "expert_used_count": 2,
+                                                        "moe_every_n_layers": 2}, TYPES,
+         POSTNORMS | biased(attn_qkv=(3 * HIDDEN, HIDDEN), ffn_up=UP, ffn_down=DOWN)
+         | weights(ffn_gate_inp=(X, HIDDEN), ffn_up_exps=(X, FF, HIDDEN), ffn_down_exps=(X, HIDDEN, FF)),
+         {"another base": {"rope.freq_base": 1500.0}, "three experts": {"expert_used_count": 3}}),
+    Peer("jina-bert-v2", "jina-bert-v2", ENCODER | {LAYER_NORM: 1e-12, "attention.head_count": 6}, TYPES,
+         POSTNORMS | biased(attn_q=SQUARE, attn_k=SQUARE, attn_v=SQUARE, attn_q_norm=E, attn_k_norm=E, attn_norm_2=E, ffn_down=DOWN)
+         | weights(ffn_gate=UP, ffn_up=UP), {"other slopes": {"attention.head_count": 4}}),
+    Peer("neo-bert", "neo-bert", ENCODER | {RMS: 1e-6, "rope.freq_base": 10000.0}, {"enc.output_norm.weight": E},
+         weights(attn_norm=E, attn_qkv=(3 * HIDDEN, HIDDEN), attn_output=SQUARE, ffn_norm=E, ffn_up=(2 * FF, HIDDEN), ffn_down=DOWN),
+         {"another base": {"rope.freq_base": 20000.0}}),
+    Peer("llama-embed", "llama-embed", ENCODER | {RMS: 1e-5, "rope.freq_base": 5e5, "attention.head_count_kv": 1, "rope.dimension_count": 16},
+         {"output_norm.weight": E},
+         weights(attn_norm=E, attn_q=SQUARE, attn_k=(16, HIDDEN), attn_v=(16, HIDDEN), attn_output=SQUARE, ffn_norm=E, ffn_gate=UP, ffn_up=UP,
+                 ffn_down=DOWN), {"another base": {"rope.freq_base": 1e6}}),
+]
+
+
+def write_peer(case: Peer, path: Path, change: dict) -> None:
+    keys = {"block_count": LAYERS, "context_length": CONTEXT, "embedding_length": HIDDEN, "feed_forward_length": FF,
+            "attention.head_count": 3} | case.keys | change
+    random = np.random.default_rng(5)
+    shapes = {"token_embd.weight": (VOCAB, HIDDEN)} | case.tensors
+    for layer in range(LAYERS):
+        here = case.layer
+        if "moe_every_n_layers" in keys:
+            experts = layer % 2 == 1
+            here = {name: shape for name, shape in here.items() if not name.startswith("ffn") or ("_exps" in name or "_inp" in name) == experts}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in here.items()}
+    tensors = {}
+    for name, shape in shapes.items():
+        values = random.standard_normal(shape)
+        if len(shape) == 1:
+            values = 0.2 * values + name.endswith("norm.weight") + name.endswith("norm_2.weight")
+        elif "embd" not in name and "types" not in name:
+            values *= 1.3 / shape[-1] ** 0.5
+        tensors[name] = values.astype(np.float32)
+    put(path, case.arch, keys, tensors)
+
+
+def by_llama(path: Path, all_texts: list) -> np.ndarray:
+    """Mean vectors by llama.cpp."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.embedding, params.n_ctx, params.n_batch, params.n_ubatch = str(path), True, 512, 512, 512
+    params.n_parallel, params.embd_normalize, params.verbosity, params.warmup = 1, -1, 0, False
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    server = xllamacpp.Server(params)
+    found = server.handle_embeddings({"input": [ids for ids, _ in all_texts], "embd_normalize": -1, "encoding_format": "float"})
+    return np.array([one["embedding"] for one in sorted(found["data"], key=lambda one: one["index"])])
+
+
+def compare_peer(args, report, case: Peer, program: Path, path: Path) -> None:
+    write_peer(case, path, {})
+    # llama.cpp knows no second segment.
+    all_texts = [(ids, "-") for ids, _ in texts(args.seed)]
+    exact = unit(by_llama(path, all_texts))
+    asked = [("mean", text) for text in all_texts]
+    far = apart(unit(np.array(ours(program, path, asked))), exact)
+    report.add(far <= PEER, f"{case.name} beside llama.cpp: {far:.1e} apart")
+    for what, change in case.wrong.items():
+        write_peer(case, path, change)
+        wrong = apart(unit(np.array(ours(program, path, asked))), exact)
+        report.add(wrong > SEEN * far, f"{case.name}, with a mistake: {what}: {wrong:.1e} apart (wanted > {SEEN * far:.1e})")
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.sqrt(np.square(vectors).sum(-1, keepdims=True))
+
+
 def add_arguments(parser) -> None:
+    parser.add_argument("--peer", action="store_true", help="beside llama.cpp instead of transformers")
     parser.add_argument("names", nargs="*", help="cases whose names begin with one of these (default: all)")
     parser.add_argument("--binary", type=Path, help="the built example `vectors` (default: builds it)")
     parser.add_argument("--seed", type=int, default=1, help="of the texts")
@@ -350,12 +470,15 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    transformers.logging.set_verbosity_error()
     report = checks.Checks(args.quiet)
     program = args.binary or common.example("vectors")
     with tempfile.TemporaryDirectory() as folder:
-        for case in CASES:
+        if not args.peer:
+            transformers.logging.set_verbosity_error()
+        for case in PEERS if args.peer else CASES:
             if not args.names or any(case.name.startswith(name) for name in args.names):
-                compare(args, report, case, program, Path(folder) / "model.gguf")
-    print(f"transformers {transformers.__version__}: {report.passed} passed, {report.failed} failed")
+                one = compare_peer if args.peer else compare
+                one(args, report, case, program, Path(folder) / "model.gguf")
+    by = "llama.cpp" if args.peer else f"transformers {transformers.__version__}"
+    print(f"{by}: {report.passed} passed, {report.failed} failed")
     return report.status()
