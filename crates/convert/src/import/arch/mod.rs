@@ -106,7 +106,10 @@ pub(crate) fn huggingface(
         return Ok(encoder);
     }
     let architecture = refuse::recognise(&config, &KNOWN)?;
-    let source = NetworkTensors::find(&config, tensors)?;
+    let sentence = SentenceTransformer::read(side)?;
+    let pooling = sentence.as_ref().and_then(|found| found.pooling);
+    let mut source = NetworkTensors::find(&config, tensors)?;
+    source.of_vectors = pooling.is_some();
     let dimensions = Dimensions::read(&config, architecture, source.rows)?;
     let rope = Rope::read(&config, &architecture.defaults, dimensions.context)?;
     let (rules, mut parameters) = source.place(&config, architecture, &dimensions)?;
@@ -118,8 +121,7 @@ pub(crate) fn huggingface(
     }
     let mut own = Own::default();
     network_keys(&config, architecture, &dimensions, &rope, &mut own)?;
-    let sentence = SentenceTransformer::read(side)?;
-    if let Some(pooling) = sentence.as_ref().and_then(|found| found.pooling) {
+    if let Some(pooling) = pooling {
         own.add("pooling_type", Entry::U32(pooling.number()));
     }
     let mut notes = own.notes;

@@ -31,6 +31,8 @@ pub(super) struct NetworkTensors<'a> {
     pub(super) rows: u64,
     /// Rows and columns of an F8 matrix that share a scale.
     pub(super) tile: Option<(u64, u64)>,
+    /// True for a model of vectors, which needs no output.
+    pub(super) of_vectors: bool,
 }
 
 impl<'a> NetworkTensors<'a> {
@@ -74,7 +76,8 @@ impl<'a> NetworkTensors<'a> {
             )));
         };
         let names = tensors.iter().map(|tensor| tensor.name).collect();
-        Ok(NetworkTensors { tensors, names, prefix, rows, tile: refuse::tile(config)? })
+        let tile = refuse::tile(config)?;
+        Ok(NetworkTensors { tensors, names, prefix, rows, tile, of_vectors: false })
     }
 
     /// Returns the rule for each tensor, and the total number of parameters.
@@ -309,7 +312,7 @@ impl Names<'_> {
         let has_output = OUTPUT_PREFIXES
             .iter()
             .any(|prefix| seen.contains(&*format!("{prefix}{}", OUTPUT.source)));
-        if !self.dimensions.tied && !has_output {
+        if !self.dimensions.tied && !has_output && !self.source.of_vectors {
             let hint = "if the output of this model is its embedding, config.json has to say \
                         tie_word_embeddings true; if it has none, it cannot write text";
             return missing(OUTPUT.source.into(), None, &OUTPUT, hint);
