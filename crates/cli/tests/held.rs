@@ -286,10 +286,17 @@ fn an_answer_is_held_after_marks_that_tokens_divide() {
     let cut: [&[(&str, i32)]; 6] = [
         &[think, ("So </think>\n<res", TEXT), ("ponse>", TEXT), ("No.", TEXT), ("Yes.", TEXT)],
         &[think, ("So </think>", TEXT), ("\n<res", TEXT), ("ponse>\n", TEXT), ("Yes.", TEXT)],
-        &[think, ("So </think>\n<response>Ye", TEXT), ("No.", TEXT), ("s.", TEXT)],
-        &[think, ("So </think>\n<respo", TEXT), ("nse>\nYe", TEXT), ("No.", TEXT), ("s.", TEXT)],
-        &[think, ("So </think>", TEXT), ("\nYe", TEXT), ("No.", TEXT), ("s.", TEXT)],
-        &[think, ("So </think> Ye", TEXT), ("No.", TEXT), ("s.", TEXT)],
+        &[think, ("So </think>\n<response>Ye", TEXT), ("No.", TEXT), ("s.", TEXT), ("Ye", TEXT)],
+        &[
+            think,
+            ("So </think>\n<respo", TEXT),
+            ("nse>\nYe", TEXT),
+            ("No.", TEXT),
+            ("s.", TEXT),
+            ("Ye", TEXT),
+        ],
+        &[think, ("So </think>", TEXT), ("\nYe", TEXT), ("No.", TEXT), ("s.", TEXT), ("Ye", TEXT)],
+        &[think, ("So </think> Ye", TEXT), ("No.", TEXT), ("s.", TEXT), ("Ye", TEXT)],
     ];
     for said in cut {
         let model = said::model(folder.path(), said, 0);

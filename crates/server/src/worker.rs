@@ -212,13 +212,13 @@ mod tests {
     fn what_waits_for_a_client_is_bounded() {
         let (sender, mut running) = pair();
         let mut context = Context::from_waker(std::task::Waker::noop());
-        // Whoever reads gets as much as there is.
+        // A client that reads gets as much as there is.
         for _ in 0..2 * MAX_UNREAD {
             sender.send(token());
             assert!(matches!(running.poll(&mut context), Poll::Ready(Some(_))));
             running.pass_on(1);
         }
-        // Who takes tokens and passes none on is as slow as who takes none.
+        // Tokens that are taken and not passed on count as those that are not taken.
         for _ in 0..MAX_UNREAD / 2 {
             sender.send(token());
             assert!(matches!(running.poll(&mut context), Poll::Ready(Some(_))));

@@ -199,10 +199,15 @@ impl Grammar {
 
     /// True if a text may come next.
     pub(super) fn takes_text(&mut self, text: &[u8]) -> bool {
-        let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
-            return false;
-        };
+        let Some(tokens) = self.tokens_of(text) else { return false };
         self.matcher.validate_tokens(&tokens).is_ok_and(|taken| taken == tokens.len())
+    }
+
+    /// Returns the tokens of a text; `None` if the vocabulary cannot write it.
+    fn tokens_of(&self, text: &[u8]) -> Option<Vec<u32>> {
+        let env = self.matcher.tok_env().ok()?;
+        let tokens = env.tokenize_bytes(text);
+        (env.tok_trie().decode(&tokens) == text).then_some(tokens)
     }
 
     pub(super) fn accept(&mut self, token: u32) {
@@ -212,9 +217,7 @@ impl Grammar {
 
     /// Advances by a text. Returns true if the grammar accepts it.
     pub(super) fn accept_text(&mut self, text: &[u8]) -> bool {
-        let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
-            return false;
-        };
+        let Some(tokens) = self.tokens_of(text) else { return false };
         self.matcher.try_consume_tokens(&tokens).is_ok_and(|n| n == tokens.len())
     }
 

@@ -66,7 +66,7 @@ pub struct AttentionSpec {
     pub keys_as_values: bool,
     /// The layer whose keys and values it uses; `None`: its own.
     pub kv_layer: Option<usize>,
-    /// What the outputs of heads are multiplied by, before the output projection.
+    /// The gate of the outputs of heads, before the output projection.
     pub output_gate: OutputGate,
 }
 
