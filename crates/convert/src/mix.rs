@@ -358,8 +358,9 @@ fn is_of_few_levels(ty: GgmlType) -> bool {
 }
 
 /// Names of norms, routers and small tensors that stay as they are: convolutions of recurrent layers, the
-/// projection that feeds all layers, and Gemma 3n's small matrices. (llama.cpp leaves out the same.)
-const STAY: [&str; 7] = [
+/// projection that feeds all layers, Gemma 3n's small matrices, and what encoders add for positions, segments and distances. (llama.cpp
+/// leaves out the same.)
+const STAY: [&str; 10] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
     "ssm_conv1d",
@@ -367,6 +368,9 @@ const STAY: [&str; 7] = [
     "per_layer_model_proj",
     "altup",
     "laurel",
+    "position_embd",
+    "token_types",
+    "attn_rel_b",
 ];
 
 /// Norms, biases, routers and frequency tables stay as they are.

@@ -20,7 +20,10 @@ use crate::spec::{
 };
 
 /// Maximum number of positions between which there are biases of scores: tables of all distances are in memory.
-pub(super) const MAX_REACH: usize = 8192;
+const MAX_REACH: usize = 8192;
+
+/// Maximum number of heads with such tables, of some 64 KB each.
+const MAX_BIASED_HEADS: usize = 512;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "bert", read };
 
@@ -52,12 +55,8 @@ fn rotated(keys: &Keys<'_, '_>, dense: DenseSpec) -> Result<ModelSpec, SpecError
 
 fn jina_v2(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read_with(keys, NormKind::Layer)?;
-    let attention = AttentionSpec {
-        bias: Some(ScoreBias::Slopes),
-        reach: Some(sizes.context.min(MAX_REACH)),
-        qk_norm: QkNorm::WholeIfThere,
-        ..attention(keys)?
-    };
+    let attention = AttentionSpec { qk_norm: QkNorm::WholeIfThere, ..attention(keys)? };
+    let attention = biased(keys, attention, ScoreBias::Slopes, sizes.context)?;
     let dense = DenseSpec { activation: Activation::GeluErf, ..DenseSpec::read(keys)? };
     let rows = keys.gguf.tensor("blk.0.ffn_up.weight").map_or(0, |up| up.ne[1]);
     let inputs = match keys.gguf.tensor("blk.0.ffn_gate.weight") {
@@ -71,6 +70,23 @@ fn jina_v2(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         spec.layers.iter_mut().for_each(|layer| layer.norms.mixer_second = Some("attn_norm_2"));
     }
     Ok(spec)
+}
+
+/// Attention with biases of scores, in a network that was trained for `context` positions.
+///
+/// # Errors
+/// More heads than any model has: there is a table for each.
+pub(super) fn biased(
+    keys: &Keys<'_, '_>,
+    attention: AttentionSpec,
+    bias: ScoreBias,
+    context: usize,
+) -> Result<AttentionSpec, SpecError> {
+    if attention.heads > MAX_BIASED_HEADS {
+        let expected = format!("at most {MAX_BIASED_HEADS} where scores have biases");
+        return Err(keys.value("attention.head_count", attention.heads, expected));
+    }
+    Ok(AttentionSpec { bias: Some(bias), reach: Some(context.min(MAX_REACH)), ..attention })
 }
 
 fn mixture(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {

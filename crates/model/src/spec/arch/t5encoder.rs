@@ -2,7 +2,7 @@
 //! have learned biases by buckets of distances; ReLU, or a gate with GELU. The names of its tensors begin with `enc.`.
 
 use super::Architecture;
-use super::bert::{MAX_REACH, encoder};
+use super::bert::{biased, encoder};
 use crate::keys::Keys;
 use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
@@ -22,13 +22,9 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     if buckets < 4 || !buckets.is_multiple_of(4) {
         return Err(keys.value(key, buckets, "a multiple of 4".into()));
     }
-    let attention = AttentionSpec {
-        scale: 1.0,
-        bias: Some(ScoreBias::Buckets(buckets)),
-        reach: Some(sizes.context.min(MAX_REACH)),
-        output: "attn_o",
-        ..encoder(keys, AttentionSpec::read(keys)?)?
-    };
+    let attention = encoder(keys, AttentionSpec::read(keys)?)?;
+    let attention = AttentionSpec { scale: 1.0, output: "attn_o", ..attention };
+    let attention = biased(keys, attention, ScoreBias::Buckets(buckets), sizes.context)?;
     let (inputs, activation) = match keys.gguf.tensor("enc.blk.0.ffn_gate.weight") {
         Some(_) => (InputMatrices::GateAndUp, Activation::GeluTanh),
         None => (InputMatrices::Up, Activation::Relu),
