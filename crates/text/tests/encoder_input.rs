@@ -1,4 +1,4 @@
-//! What an encoder reads of texts and pairs: the tokens around them, and where they are cut.
+//! The input that an encoder reads for a text or a pair: the tokens around them, and where they are cut.
 
 use alight_formats::gguf::{self, write::Builder};
 use alight_text::{EncoderInput, Fit, InputEncoder, InputError, Vocabulary};

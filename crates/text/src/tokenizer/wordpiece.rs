@@ -247,7 +247,7 @@ mod tests {
             (" \t\n", &[]),
             ("Héllo, World!", &["hello", ",", "world", "!"]),
             ("don't 3.14 $x_1", &["don", "'", "t", "3", ".", "14", "$", "x", "_", "1"]),
-            // Compatibility ideographs are told by what they are before they are decomposed.
+            // Compatibility ideographs are recognised before they are decomposed.
             ("日本x\u{f900}y", &["日", "本", "x", "\u{8c48}", "y"]),
             ("a\u{ad}b\u{200d}c\0d\u{fffd}e\u{b}f", &["abcdef"]),
             ("a\u{a0}b\u{2028}c", &["a", "b", "c"]),
