@@ -1,4 +1,4 @@
-//! The input of an encoder: the tokens of a text or a pair, those around them, and where they are cut.
+//! The input that an encoder reads for a text or a pair: the tokens around them, and where they are cut.
 
 use alight_formats::gguf::{self, write::Builder};
 use alight_text::{EncoderInput, Fit, InputEncoder, InputError, Vocabulary};
