@@ -304,7 +304,9 @@ fn an_answer_is_held_after_marks_that_tokens_divide() {
         let held = [&args[..], &["--tool-format", "chatml", "--grammar", "root ::= \"Yes.\""]];
         let done = alight(&held.concat()).succeeds();
         let line: Value = serde_json::from_str(&done.stdout).unwrap();
-        assert_eq!((&line["thinking"], &line["answer"]), (&json!("So "), &json!("Yes.")), "{line}");
+        // A space between thinking and answer may be the answer's.
+        let answer = line["answer"].as_str().unwrap().trim();
+        assert_eq!((&line["thinking"], answer), (&json!("So "), "Yes."), "{line}");
     }
 }
 
