@@ -307,7 +307,7 @@ fn the_notation_of_a_run_is_that_of_its_replay() {
     // Read as the model shows it, the thinking would not have ended there.
     let mut other = line.clone();
     other["record"]["request"].as_object_mut().unwrap().remove("tool_format");
-    let file = write(folder.path(), "other.json", &other.to_string());
+    let file = write(folder.path(), "other.json", other.to_string());
     let done = alight(&["replay", &file, &model]);
     assert_eq!(done.status, Some(1), "{}", done.stdout);
     let both = with_stdin(&["replay", "-", &model], format!("{mistral}{own}").as_bytes());
@@ -315,7 +315,7 @@ fn the_notation_of_a_run_is_that_of_its_replay() {
     let why = "request.tool_format: it is the model's own, and that of the first record is mistral";
     assert!(both.stderr.contains(why), "{}", both.stderr);
     other["record"]["request"]["tool_format"] = "Kimi".into();
-    let file = write(folder.path(), "wrong.json", &other.to_string());
+    let file = write(folder.path(), "wrong.json", other.to_string());
     alight(&["replay", &file, &model]).fails(2, &["request.tool_format: expected one of plain"]);
 }
 
