@@ -79,6 +79,7 @@ COMMANDS = (
     Command("bench convert", "bench-convert", VENV, f"{BUILD}, 12 GB of disk", "`alight convert` of a 65B-shaped source beside cp"),
     Command("bench cp", "bench-cp", ANY, f"{BUILD}, 8 GB of disk", "`alight cp` beside cp, nocache and dd: time and page cache"),
     Command("bench decode", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "tokens per second beside llama.cpp, prompt and answer"),
+    Command("bench embed", BY_HAND, VENV, f"{BUILD}, make installed-wheel, a folder of an encoder, torch, transformers", "vectors of texts beside llama.cpp and torch: texts a second"),
     Command("bench experts", BY_HAND, VENV, f"{BUILD}, {PEER}, 6.5 GB of disk, best as root", "a mixture of experts in less memory than it takes, beside llama.cpp's mmap"),
     Command("bench gpu", "bench-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "how long the collective takes on GPUs", "gpu.run"),
     Command("bench gpu-jax", BY_HAND, OWN, "run by `bench gpu`", "the collective in JAX beside XLA's own operations", "gpu.bench_jax"),

@@ -29,7 +29,7 @@ from evidence.lib import common
 FOLDER = common.ROOT / "evidence/results"
 REQUIRED = ("set", "case", "date", "commit", "machine", "command", "figures", "source")
 OPTIONAL = ("peers", "note")
-UNITS = {"tokens/s", "times", "ms", "s", "µs", "MiB", "MB", "GB", "MB/s", "GB/s", "%", "faults", "nats", "million weights/s", "requests"}
+UNITS = {"tokens/s", "times", "ms", "s", "µs", "MiB", "MB", "GB", "MB/s", "GB/s", "%", "faults", "nats", "million weights/s", "requests", "texts/s"}
 # How many days older than the newest commit the commit of a figure may be: in the README, and elsewhere.
 MAX_DAYS_README, MAX_DAYS = 30, 120
 

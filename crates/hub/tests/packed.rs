@@ -180,7 +180,10 @@ fn the_disk_must_have_space_for_both() {
         Some(format!(r#"{{"sha":"{COMMIT}","siblings":[{{"rfilename":"{FILE}"}}]}}"#));
     case.hub.plan().size = Some(size.to_string());
     let error = case.pull_to_pack("Q4_K_M").unwrap_err().to_string();
-    let needs = format!("{FILE}, with its packed form, needs {} more bytes", 2 * size);
+    let needs = format!(
+        "{FILE}, with its packed form, needs {} more",
+        alight_types::units::bytes(2 * size)
+    );
     assert!(error.contains(&needs), "{error}");
     assert!(!case.repo().exists() && case.hub.asked().iter().all(|one| !one.cdn));
 }

@@ -337,7 +337,7 @@ fn hostile_answers_are_errors_and_leave_nothing() {
     assert!(case.error("Q8_0").contains("larger than any"));
     case.hub.plan().size = Some((1u64 << 43).to_string());
     let error = case.error("Q8_0");
-    assert!(error.contains("m-Q8_0.gguf needs 8796093022208 more bytes"), "{error}");
+    assert!(error.contains("m-Q8_0.gguf needs 8.80 TB more"), "{error}");
     assert!(error.contains("are free") && error.contains("HF_HUB_CACHE"), "{error}");
     assert!(!case.repo().exists(), "no file is as long as the hub claims");
     // Shorter and longer than what comes.

@@ -186,7 +186,7 @@ fn a_full_disk_is_noticed_at_once_with_what_is_needed_and_what_is_free() {
     assert_eq!(*needed, 1 << 20);
     assert!(free.is_some_and(|free| (600_000..760_000).contains(&free)), "{free:?}");
     let text = error.to_string();
-    assert!(text.contains("packed") && text.contains("1048576") && text.contains("free"), "{text}");
+    assert!(text.contains("packed") && text.contains("1.05 MB") && text.contains("free"), "{text}");
     assert_eq!(names(folder.path()), ["packed"]);
     // What fits goes in, and after a failure nothing is used up.
     let new = create(&dest, 600_000).unwrap();
