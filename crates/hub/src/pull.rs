@@ -130,7 +130,11 @@ pub(crate) fn observed<T: Send>(
         spawned.map_err(HubError::cache(&settings.cache))?;
         loop {
             let result = ended.recv_timeout(TICK);
-            if is_stopped() && !stop.swap(true, Ordering::Relaxed) {
+            if is_stopped() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            // Again until all have ended: a request may begin while those in flight are ended, and would wait for a server that sends nothing.
+            if stop.load(Ordering::Relaxed) {
                 client.shut_down();
             }
             match result {
