@@ -29,6 +29,8 @@ WORDS = "harbour spring river stone market paper light winter engine garden lett
 WORKER = r'''
 import json, sys, time
 kind, path, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+from importlib.metadata import version
+versions = ", ".join(f"{name} {version(name)}" for name in {"alight": [], "torch": ["torch", "transformers"], "llama": ["xllamacpp"]}[kind])
 began = time.perf_counter()
 if kind == "alight":
     import alight
@@ -53,7 +55,7 @@ else:
     server = xllamacpp.Server(params)
     embed = lambda texts: server.handle_embeddings({"input": texts})
 embed(["warm"])
-print(json.dumps({"start": time.perf_counter() - began}), flush=True)
+print(json.dumps({"start": time.perf_counter() - began, "versions": versions}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
     began = time.perf_counter()
@@ -80,7 +82,8 @@ class Program:
     def __init__(self, python: Path, kind: str, path: Path, threads: int):
         command = [python, "-I", "-c", WORKER, kind, path, str(threads)]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.start = self.read()["start"]
+        first = self.read()
+        self.start, self.versions = first["start"], first["versions"]
 
     def read(self) -> dict:
         """Its next line of JSON."""
@@ -122,10 +125,11 @@ def run(args) -> int:
             program.child.wait()
     if args.record:
         note = f"medians of {args.rounds} rounds in turns, {args.threads} threads; the call in a process that has the model"
+        peers = {name.split()[0]: program.versions for name, program in running.items() if program.versions}
         for (length, batch), found in zip(CASES, lines):
             results.record("embeddings", [{
                 "set": "embeddings", "case": f"{length} tokens, {batch} at a time", "date": time.strftime("%Y-%m-%d"), "commit": commit,
-                "machine": common.machine_name(), "command": "python -m evidence bench embed FOLDER --torch PYTHON --record", "note": note,
+                "machine": common.machine_name(), "peers": peers, "command": "python -m evidence bench embed FOLDER --torch PYTHON --record", "note": note,
                 "figures": {name: {"values": [round(values["median"], 1)], "unit": "texts/s", "least": round(values["min"], 1), "most": round(values["max"], 1)}
                             for name, values in found.items()},
                 "source": "evidence/bench/embed.py"}])

@@ -176,7 +176,7 @@ TABLES = {
         Pick("server-3b", "from the start of the process to the first answered request", "3B: first answer, ms"),
         Pick("server-3b", "tokens/s of 1 client, prompts of some 65 tokens included", "1 client, tokens/s"), Pick("server-3b", "tokens/s of 16 clients", "16 clients, tokens/s"),
     ), (Column("alight", "alight"), Column("llama-server", "llama-server"))),
-    "embeddings": Table(BENCHMARKS, "all-MiniLM-L6-v2, texts/s", (Pick("embeddings"),), tuple(
+    "embeddings": Table("docs/how-to/embeddings.md", "all-MiniLM-L6-v2, texts/s", (Pick("embeddings"),), tuple(
         Column(name, name) for name in ("alight Q8_0", "alight F32", "llama.cpp Q8_0", "llama.cpp F32", "torch F32"))),
     "soak": Table(SECURITY, "random and hostile requests", (Pick("soak"),), (
         Column("answered, to the bit as alone", "answered"), Column("left by their clients", "left"), Column("refused or hostile", "others"),
