@@ -288,6 +288,43 @@ fn ollamas_form_of_gpt_oss_is_the_same_network() {
     assert_eq!(logits(&path), logits(&ollamas));
 }
 
+/// A gate for each head, and the same gate for each element of what the head puts out.
+#[test]
+fn a_gate_of_a_head_is_that_of_each_of_its_elements() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec::qwen3moe();
+    let (_, weights) = spec.write(folder.path());
+    let mut random = models::Random(63);
+    // `[heads, embd]` of each layer.
+    let gates: Vec<Vec<f32>> = (0..spec.layers)
+        .map(|_| (0..spec.heads * spec.embd).map(|_| random.signed()).collect())
+        .collect();
+    let logits = |name: &str, repeated: usize| {
+        let mut tensors = Vec::new();
+        for (name, shape) in spec.tensors() {
+            tensors.push((name.clone(), shape, weights[&name].clone()));
+        }
+        for (layer, gates) in gates.iter().enumerate() {
+            let ones = |part: &str| {
+                (format!("blk.{layer}.{part}.weight"), vec![spec.embd], vec![1.0; spec.embd])
+            };
+            tensors.extend(["post_attention_norm", "post_ffw_norm"].map(ones));
+            let rows = gates.chunks_exact(spec.embd).flat_map(|row| [row].repeat(repeated));
+            let shape = vec![spec.embd, spec.heads * repeated];
+            let rows = rows.flatten().copied().collect();
+            tensors.push((format!("blk.{layer}.attn_gate.weight"), shape, rows));
+        }
+        let path = folder.path().join(name);
+        spec.write_as(&path, "afmoe", tensors);
+        let model = open(&path, 2, Isa::best());
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        let mut all = session.feed(&tokens(30, 300, 8)).unwrap().to_vec();
+        all.extend(session.decode(7).unwrap());
+        all
+    };
+    assert_eq!(logits("heads.gguf", 1), logits("elements.gguf", spec.value_dim));
+}
+
 #[test]
 fn a_deferred_token_is_part_of_the_sequence() {
     let folder = tempfile::tempdir().unwrap();

@@ -78,8 +78,11 @@ pub enum OutputGate {
     None,
     /// `attn_q` computes it in addition to the query of each head; values then have the length of keys.
     InQueries,
-    /// `attn_gate` computes it: a number for each head `[heads]`, or for each element of its output `[heads, value_dim]`, as the file has it.
+    /// `attn_gate` computes it: a number for each element of the outputs, `[heads, value_dim]`, or, if the file's matrix has as many
+    /// rows, `OfHeads`.
     Own,
+    /// `attn_gate` computes a number for each head, `[heads]`.
+    OfHeads,
 }
 
 /// The positions that a token of a layer sees.
@@ -295,6 +298,7 @@ impl AttentionSpec {
             OutputGate::None => 0,
             OutputGate::InQueries => 2 * self.heads * self.key_dim,
             OutputGate::Own => self.heads * self.value_dim,
+            OutputGate::OfHeads => self.heads,
         }
     }
 
@@ -373,7 +377,7 @@ pub(crate) struct Attention {
     v: Option<Linear>,
     /// `[hidden, heads · value_dim]`
     o: Linear,
-    /// `[heads, hidden]`, or `[heads · value_dim, hidden]`
+    /// `[heads · value_dim, hidden]`, or `[heads, hidden]`
     gate: Option<Linear>,
     /// One `[key_dim]` for all heads, one for each head, or one `[heads · key_dim]`; or none.
     q_norm: Vec<Norm>,
@@ -424,14 +428,12 @@ fn own_gate(
     spec: &AttentionSpec,
     hidden: usize,
 ) -> Result<Option<Linear>, WeightError> {
-    if spec.output_gate != OutputGate::Own {
-        return Ok(None);
+    match spec.output_gate {
+        OutputGate::None | OutputGate::InQueries => Ok(None),
+        OutputGate::Own | OutputGate::OfHeads => {
+            find.linear("attn_gate", hidden, spec.gate_width()).map(Some)
+        }
     }
-    let width = match find.rows("attn_gate.weight") {
-        Some(rows) if rows == spec.heads => rows,
-        _ => spec.gate_width(),
-    };
-    Ok(Some(find.linear("attn_gate", hidden, width)?))
 }
 
 /// Finds the biases of scores, which all layers share.
@@ -459,6 +461,11 @@ impl Attention {
         spec: &AttentionSpec,
         hidden: usize,
     ) -> Result<Attention, WeightError> {
+        let mut spec = spec.clone();
+        if spec.output_gate == OutputGate::Own && find.rows("attn_gate.weight") == Some(spec.heads)
+        {
+            spec.output_gate = OutputGate::OfHeads;
+        }
         let [.., out_width] = spec.widths();
         let own = spec.kv_layer.is_none();
         let norm = |name, heads| match spec.qk_norm {
@@ -475,19 +482,19 @@ impl Attention {
                 Ok(vec![find.norm(name, heads * spec.key_dim)?])
             }
         };
-        let (q, k, v) = qkv(find, spec, hidden)?;
+        let (q, k, v) = qkv(find, &spec, hidden)?;
         Ok(Attention {
-            spec: spec.clone(),
             q,
             k,
             v,
             o: find.linear(spec.output, out_width, hidden)?,
-            gate: own_gate(find, spec, hidden)?,
+            gate: own_gate(find, &spec, hidden)?,
             q_norm: norm("attn_q_norm", spec.heads)?,
             k_norm: if own { norm("attn_k_norm", spec.kv_heads)? } else { Vec::new() },
             v_norm: spec.value_norm.then(|| find.unweighted_norm(spec.value_dim)),
             sinks: spec.sinks.map(|name| find.vector(name, spec.heads)).transpose()?,
-            biases: spec.bias.map(|bias| shared_biases(find, spec, bias)).transpose()?,
+            biases: spec.bias.map(|bias| shared_biases(find, &spec, bias)).transpose()?,
+            spec,
         })
     }
 
@@ -580,13 +587,13 @@ impl Part for Attention {
         let [k, v, gate] =
             [&self.k, &self.v, &self.gate].map(|linear| linear.as_ref().map(|l| l.view(store)));
         if let (Some(k), Some(v), Some(gate)) = (&k, &v, &gate) {
-            let gates = Rows::new(&mut b.gate, gate.matrix.rows());
+            let gates = Rows::new(&mut b.gate, spec.gate_width());
             let outputs = [[Rows::new(&mut b.q, q_width)], [k_rows], [v_rows], [gates]];
             compute.multiply([[&q], [k], [v], [gate]], outputs, acts, threads, None);
         } else {
             let q_rows = match in_queries {
                 false => Rows::new(&mut b.q, q_width),
-                true => Rows::new(&mut b.gate, 2 * q_width),
+                true => Rows::new(&mut b.gate, spec.gate_width()),
             };
             match (&k, &v) {
                 (Some(k), Some(v)) => {
@@ -599,7 +606,7 @@ impl Part for Attention {
                 _ => compute.multiply([[&q]], [[q_rows]], acts, threads, None),
             }
             if let Some(gate) = &gate {
-                let gates = Rows::new(&mut b.gate, gate.matrix.rows());
+                let gates = Rows::new(&mut b.gate, spec.gate_width());
                 compute.multiply([[gate]], [[gates]], acts, threads, None);
             }
         }
@@ -618,15 +625,10 @@ impl Part for Attention {
         let (isa, formats) = (step.compute.isa, ActivationFormats::of(self.o.kinds()));
         let input = Rows::new(&mut b.heads_out, out_width);
         let (n, acts, threads) = (b.batch.counts(), &mut b.acts, &b.threads);
-        // `[rows]` of gates, then of outputs. A gate of a head is the same for all of its elements.
-        let gate_width = match &gate {
-            None => spec.gate_width(),
-            Some(gate) => gate.matrix.rows(),
-        };
-        match (spec.output_gate, gate_width == spec.heads) {
-            (OutputGate::None, _) => step.compute.pack_rows(n, input, acts, formats, threads),
-            (OutputGate::Own, true) => {
-                let rows = [Rows::new(&mut b.gate, gate_width), input];
+        match spec.output_gate {
+            OutputGate::None => step.compute.pack_rows(n, input, acts, formats, threads),
+            OutputGate::InQueries | OutputGate::Own | OutputGate::OfHeads => {
+                let rows = [Rows::new(&mut b.gate, spec.gate_width()), input];
                 step.compute.pack(
                     n,
                     out_width,
@@ -635,34 +637,25 @@ impl Part for Attention {
                     formats,
                     threads,
                     &|_, [gate, y], scratch, put| {
-                        let each = &mut scratch.row[..out_width];
-                        for (each, gate) in each.chunks_exact_mut(spec.value_dim).zip(gate.iter()) {
-                            each.fill(*gate);
-                        }
+                        let each = match spec.output_gate {
+                            OutputGate::OfHeads => expand(gate, &mut scratch.row[..out_width]),
+                            _ => &mut gate[..out_width],
+                        };
                         sigmoid_mul(isa, each, y);
                         put(each);
-                    },
-                );
-            }
-            (OutputGate::InQueries | OutputGate::Own, _) => {
-                let rows = [Rows::new(&mut b.gate, gate_width), input];
-                step.compute.pack(
-                    n,
-                    out_width,
-                    rows,
-                    acts,
-                    formats,
-                    threads,
-                    &|_, [gate, y], _, put| {
-                        let gate = &mut gate[..out_width];
-                        sigmoid_mul(isa, gate, y);
-                        put(gate);
                     },
                 );
             }
         }
         step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
+}
+
+/// Repeats the gate of each head, `[heads]`, for all elements of its output: `[heads, value_dim]`.
+fn expand<'a>(gates: &[f32], each: &'a mut [f32]) -> &'a mut [f32] {
+    let value_dim = each.len() / gates.len();
+    each.chunks_exact_mut(value_dim).zip(gates).for_each(|(each, gate)| each.fill(*gate));
+    each
 }
 
 /// Splits `[rows, heads, 2, key_dim]` in the buffer `gate` into queries in `q` and gates, which are contiguous at the beginning

@@ -73,7 +73,8 @@ impl WorkSize {
 
 /// The memory that one thread may write to.
 pub(crate) struct Scratch {
-    /// A normed row, `[hidden]`, or two; the inputs that layers get from a token, or a row of weights as floats.
+    /// A normed row, `[hidden]`, or two; the inputs that layers get from a token, the gates of all heads, `[heads_out]`, or a row of
+    /// weights as floats.
     pub(crate) row: Vec<f32>,
     pub(crate) matmul: MatmulScratch,
     /// Products that are kept until they are summed or packed.
@@ -236,7 +237,11 @@ impl Buffers {
             threads: PerThread::new(threads, || Scratch {
                 row: vec![
                     0.0;
-                    hidden_size.max(token_inputs).max(work.latent.longest()).max(joined)
+                    hidden_size
+                        .max(token_inputs)
+                        .max(work.heads_out)
+                        .max(work.latent.longest())
+                        .max(joined)
                 ],
                 matmul: MatmulScratch::new(),
                 products: vec![0.0; work.room_for_products(batch)],
