@@ -49,8 +49,7 @@ pub enum InputError {
     },
     /// The first text leaves no room for the second, which alone may be shortened.
     #[error(
-        "the query leaves no room for a document: with what stands around both it has {tokens} tokens, and the model reads at \
-         most {limit}"
+        "the query leaves no room for a document: it has {tokens} tokens with those around both, and the model reads at most {limit}"
     )]
     FirstTooLong {
         /// The number of tokens without the second text.

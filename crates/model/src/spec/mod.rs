@@ -239,6 +239,24 @@ impl ModelSpec {
         Ok(())
     }
 
+    /// Gives all but the last layer of each period of a network of mixtures a dense part; a key states the period.
+    ///
+    /// # Errors
+    /// A period or size that no model can have.
+    pub(crate) fn put_dense_between_experts(
+        &mut self,
+        keys: &Keys<'_, '_>,
+    ) -> Result<(), SpecError> {
+        let period = keys.dimension("interleave_moe_layer_step", MAX_LAYERS)?;
+        if period > 1 {
+            let dense = Some(DenseSpec::read_beside_experts(keys)?.into());
+            let others = self.layers.iter_mut().enumerate();
+            let others = others.filter(|(i, _)| !(i + 1).is_multiple_of(period));
+            others.for_each(|(_, layer)| layer.feed_forward.clone_from(&dense));
+        }
+        Ok(())
+    }
+
     /// Adds the layer that predicts the token after the next, which is like the last layer with attention.
     pub(crate) fn with_mtp(mut self) -> ModelSpec {
         if self.draft_layers == 1 {

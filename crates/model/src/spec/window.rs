@@ -2,7 +2,7 @@
 
 use alight_formats::gguf::Value;
 
-use alight_kernels::rope::RopeParams;
+use alight_kernels::rope::{RopeParams, RopeScaling};
 
 use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
@@ -34,6 +34,45 @@ pub(crate) fn set_windows(
         attention.mask = attention.mask.with_window(Some(window));
         attention.rope = Some(last);
     }
+}
+
+/// Gives all but the last layer of each period the window that the file states, if it states one, and a rotary embedding without
+/// scaling, which then applies only to the other layers.
+///
+/// # Errors
+/// A width, base or list of flags that no model can have.
+pub(crate) fn set_unscaled_windows(
+    spec: &mut ModelSpec,
+    keys: &Keys<'_, '_>,
+    period: usize,
+) -> Result<(), SpecError> {
+    let Some(window) = window(keys, 0)? else { return Ok(()) };
+    let base = keys.float("rope.freq_base_swa", 1.0..1e30, "from 1 to 1e30")?;
+    let RopeParams { dims, base: others, .. } = spec.ropes[0];
+    let rope = RopeParams { dims, base: base.unwrap_or(others), scaling: RopeScaling::None };
+    let windowed = windowed_layers(keys, spec.layers.len(), period)?;
+    set_windows(spec, window, &windowed, rope);
+    Ok(())
+}
+
+/// Gives all but the last layer of each period the window, `default` wide if the file does not state it, and takes the rotary
+/// embedding from the other layers. Without a window, all layers stay as they are.
+///
+/// # Errors
+/// A width or list of flags that no model can have.
+pub(crate) fn rotate_only_windows(
+    spec: &mut ModelSpec,
+    keys: &Keys<'_, '_>,
+    default: usize,
+    period: usize,
+) -> Result<(), SpecError> {
+    let Some(window) = window(keys, default)? else { return Ok(()) };
+    let windowed = windowed_layers(keys, spec.layers.len(), period)?;
+    for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
+        attention.mask = attention.mask.with_window(windowed.then_some(window));
+        attention.rope = attention.rope.filter(|_| windowed);
+    }
+    Ok(())
 }
 
 /// Returns a flag for each layer, true if it has a sliding window: the file's list of flags, or all but the last layer of each

@@ -72,6 +72,15 @@ pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
 pub(crate) const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 
 impl SharedExpert {
+    /// Returns one as wide as its key states; none without that key.
+    ///
+    /// # Errors
+    /// A width that no model can have.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Option<SharedExpert>, SpecError> {
+        let width = keys.width_or_none(SHARED_WIDTH)?;
+        Ok(width.map(|width| SharedExpert { intermediate_size: width, gated: false }))
+    }
+
     /// Returns one as wide as several experts together, whose number is a key; none without that key.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::DenseSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::window::{window, windowed_layers};
+use crate::spec::window::rotate_only_windows;
 use crate::spec::{ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "exaone4", read };
@@ -25,12 +25,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
     spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::OUTPUTS);
-    if let Some(window) = window(keys, 0)? {
-        let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
-        for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
-            attention.mask = attention.mask.with_window(windowed.then_some(window));
-            attention.rope = attention.rope.filter(|_| windowed);
-        }
-    }
+    rotate_only_windows(&mut spec, keys, 0, 4)?;
     Ok(spec)
 }

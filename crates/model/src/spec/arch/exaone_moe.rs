@@ -6,7 +6,7 @@ use crate::keys::Keys;
 use crate::keys::SpecError;
 use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
 use crate::spec::ModelSpec;
-use crate::spec::window::{window, windowed_layers};
+use crate::spec::window::rotate_only_windows;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "exaone-moe", read };
 
@@ -19,12 +19,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     experts.shared = Some(SharedExpert { intermediate_size: width, gated: false });
     let mut spec = qwen3::read_with(keys, experts)?;
     spec.put_dense_before_experts(keys)?;
-    if let Some(window) = window(keys, WINDOW)? {
-        let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
-        for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
-            attention.mask = attention.mask.with_window(windowed.then_some(window));
-            attention.rope = attention.rope.filter(|_| windowed);
-        }
-    }
+    rotate_only_windows(&mut spec, keys, WINDOW, 4)?;
     Ok(spec)
 }

@@ -4,7 +4,7 @@
 use super::{Architecture, granite};
 use crate::keys::Keys;
 use crate::keys::SpecError;
-use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
+use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::spec::ModelSpec;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granitemoe", read };
@@ -15,7 +15,5 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
 
 /// The mixture of a layer.
 pub(super) fn experts(keys: &Keys<'_, '_>) -> Result<ExpertsSpec, SpecError> {
-    let shared = keys.width_or_none(SHARED_WIDTH)?;
-    let shared = shared.map(|width| SharedExpert { intermediate_size: width, gated: false });
-    Ok(ExpertsSpec { shared, ..ExpertsSpec::read(keys, true)? })
+    Ok(ExpertsSpec { shared: SharedExpert::read(keys)?, ..ExpertsSpec::read(keys, true)? })
 }

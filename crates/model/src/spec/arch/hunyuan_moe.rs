@@ -4,7 +4,7 @@
 use super::{Architecture, qwen3};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
-use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
+use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::routing::{Gating, Routing};
 use crate::spec::ModelSpec;
 
@@ -14,8 +14,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let routing =
         Routing { gating: Gating::Softmax, normalise: true, ..Routing::read(keys, true)? };
     let width = keys.dimension("feed_forward_length", MAX_WIDTH)?;
-    let shared = keys.width_or_none(SHARED_WIDTH)?;
-    let shared = shared.map(|width| SharedExpert { intermediate_size: width, gated: false });
+    let shared = SharedExpert::read(keys)?;
     let experts = ExpertsSpec { shared, ..ExpertsSpec::new(keys, routing, width)? };
     let mut spec = qwen3::read_with(keys, experts)?;
     spec.attention_layers_mut().for_each(|attention| attention.norm_after_rope = true);

@@ -3,10 +3,9 @@
 //! expert, whose input is multiplied by the router's sigmoid, and to a shared expert (Meta's Llama 4).
 
 use super::Architecture;
+use crate::keys::Keys;
 use crate::keys::SpecError;
-use crate::keys::{Keys, MAX_LAYERS};
 use crate::parts::attention::{AttentionSpec, Mask, QkNorm, Temperature};
-use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::routing::Gating;
 use crate::spec::ModelSpec;
@@ -37,7 +36,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     experts.weighs_input = true;
     let intermediate_size = experts.intermediate_size;
     experts.shared = Some(SharedExpert { intermediate_size, gated: false });
-    let step = keys.dimension("interleave_moe_layer_step", MAX_LAYERS)?;
     let normed = experts.routing.experts != MAVERICK;
     let key = "attention.sliding_window";
     let Some(chunk) = window(keys, CHUNK)? else {
@@ -53,11 +51,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
             attention.qk_norm = QkNorm::Unweighted;
         }
     }
-    if step > 1 {
-        let dense = DenseSpec::read_beside_experts(keys)?;
-        let others = spec.layers.iter_mut().enumerate();
-        let others = others.filter(|(i, _)| !(i + 1).is_multiple_of(step));
-        others.for_each(|(_, layer)| layer.feed_forward = Some(dense.clone().into()));
-    }
+    spec.put_dense_between_experts(keys)?;
     Ok(spec)
 }

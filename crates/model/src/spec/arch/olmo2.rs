@@ -1,7 +1,7 @@
 //! `olmo2`: norms of outputs instead of inputs; queries and keys are normed over all heads together (Ai2's OLMo 2). In OLMo 3,
 //! three out of four layers have a sliding window, and RoPE scaling applies only to the fourth.
 
-use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
+use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
 use crate::keys::Keys;
@@ -10,7 +10,7 @@ use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::DenseSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::window::{set_windows, window, windowed_layers};
+use crate::spec::window::set_unscaled_windows;
 use crate::spec::{ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "olmo2", read };
@@ -25,13 +25,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
     spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::OUTPUTS);
-    if let Some(window) = window(keys, 0)? {
-        let base = keys.float("rope.freq_base_swa", 1.0..1e30, "from 1 to 1e30")?;
-        let RopeParams { dims, base: others, .. } = spec.ropes[0];
-        let base = base.unwrap_or(others);
-        let rope = RopeParams { dims, base, scaling: RopeScaling::None };
-        let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
-        set_windows(&mut spec, window, &windowed, rope);
-    }
+    set_unscaled_windows(&mut spec, keys, 4)?;
     Ok(spec)
 }

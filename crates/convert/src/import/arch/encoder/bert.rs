@@ -147,39 +147,66 @@ impl Sizes {
     }
 }
 
+/// What BERT and RoBERTa differ in.
+struct BertPlan {
+    sizes: Sizes,
+    context: u64,
+    outside: Vec<Known>,
+    /// The beginning of the names of tensors that predict tokens.
+    predicts: &'static str,
+    /// Weight and bias of the classifier's dense layer and of its projection.
+    classifier: [(&'static str, &'static str); 2],
+}
+
+impl BertPlan {
+    fn with_head(
+        self,
+        config: &Config,
+        head: Head,
+        shapes: &Shapes<'_>,
+    ) -> Result<EncoderPlan, ConvertError> {
+        let BertPlan { sizes, context, mut outside, predicts, classifier: [dense, projection] } =
+            self;
+        let mut others =
+            vec![(predicts, head::PREDICTS), ("embeddings.position_ids", head::POSITIONS)];
+        let labels = match head {
+            Head::Vectors => {
+                others.push(("pooler.", head::POOLER));
+                None
+            }
+            Head::Scores => {
+                let (e, count) = (sizes.hidden, shapes.rows(projection.0));
+                outside.extend(linear(dense, both!("cls"), e, e));
+                outside.extend(linear(projection, both!("cls.output"), count, e));
+                Some(head::labels(config, count)?)
+            }
+        };
+        Ok(EncoderPlan {
+            keys: sizes.keys(context),
+            layers: sizes.layers,
+            layer: "encoder.layer.",
+            inside: sizes.layer(),
+            outside,
+            others,
+            vocab: sizes.vocab,
+            token_types: sizes.types,
+            labels,
+        })
+    }
+}
+
 fn bert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
     let sizes = Sizes::read(config, shapes)?;
-    let (e, mut outside) = (sizes.hidden, sizes.embeddings());
-    let mut others = vec![("cls.", head::PREDICTS), ("embeddings.position_ids", head::POSITIONS)];
-    let labels = match head {
-        Head::Vectors => {
-            others.push(("pooler.", head::POOLER));
-            None
-        }
-        Head::Scores => {
-            let count = shapes.rows("classifier.weight");
-            // The classifier's input is the pooler's output, which llama.cpp's converter leaves out.
-            outside.extend(linear(both!("pooler.dense"), both!("cls"), e, e));
-            outside.extend(linear(both!("classifier"), both!("cls.output"), count, e));
-            Some(head::labels(config, count)?)
-        }
-    };
-    Ok(EncoderPlan {
-        keys: sizes.keys(sizes.positions),
-        layers: sizes.layers,
-        layer: "encoder.layer.",
-        inside: sizes.layer(),
-        outside,
-        others,
-        vocab: sizes.vocab,
-        token_types: sizes.types,
-        labels,
-    })
+    let (context, outside) = (sizes.positions, sizes.embeddings());
+    // The classifier's input is the pooler's output, which llama.cpp's converter leaves out.
+    let classifier = [both!("pooler.dense"), both!("classifier")];
+    let plan = BertPlan { sizes, context, outside, predicts: "cls.", classifier };
+    plan.with_head(config, head, shapes)
 }
 
 fn roberta(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
     let sizes = Sizes::read(config, shapes)?;
-    let (e, mut outside) = (sizes.hidden, sizes.embeddings());
+    let mut outside = sizes.embeddings();
     let padding = match config.get("pad_token_id") {
         None => 1,
         Some(id) => id.as_u64().ok_or_else(|| config.wrong("pad_token_id", id, "a token"))?,
@@ -192,31 +219,9 @@ fn roberta(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPl
     for known in outside.iter_mut().filter(|known| known.source == POSITIONS) {
         known.place = Place::Rows(vec![(unused, context)]);
     }
-    let mut others =
-        vec![("lm_head.", head::PREDICTS), ("embeddings.position_ids", head::POSITIONS)];
-    let labels = match head {
-        Head::Vectors => {
-            others.push(("pooler.", head::POOLER));
-            None
-        }
-        Head::Scores => {
-            let count = shapes.rows("classifier.out_proj.weight");
-            outside.extend(linear(both!("classifier.dense"), both!("cls"), e, e));
-            outside.extend(linear(both!("classifier.out_proj"), both!("cls.output"), count, e));
-            Some(head::labels(config, count)?)
-        }
-    };
-    Ok(EncoderPlan {
-        keys: sizes.keys(context),
-        layers: sizes.layers,
-        layer: "encoder.layer.",
-        inside: sizes.layer(),
-        outside,
-        others,
-        vocab: sizes.vocab,
-        token_types: sizes.types,
-        labels,
-    })
+    let classifier = [both!("classifier.dense"), both!("classifier.out_proj")];
+    let plan = BertPlan { sizes, context, outside, predicts: "lm_head.", classifier };
+    plan.with_head(config, head, shapes)
 }
 
 fn distilbert(
