@@ -59,7 +59,7 @@ GNU_TIME = {
 }
 OURS = {
     "wall": (r"took (.+?) wall", "{}"), "cpu": (r"needed (.+?) cpu \((\d+)% kernel", "{}, {} % kernel"),
-    "peak": (r"ballooned to ((?:at most )?[\d,]+kb)", "{}"), "faults": (r"caused ([\d,]+) page faults? \((\d+)% memcpy", "{}, {} % minor"),
+    "peak": (r"ballooned to ((?:at most )?[\d,]+kb)", "{}"), "faults": (r"caused ([\d,]+) page faults? \((\d+)% without the disk", "{}, {} % minor"),
     "switches": (r"([\d,]+) context switch(?:es)? \((\d+)% consensual", "{}, {} % voluntary"),
     "read": (r"performed ([\d,]+ bytes?) of read", "{}"),
     "written": (r"and ([\d,]+ bytes?) of write", "{}"),

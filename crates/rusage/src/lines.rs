@@ -36,7 +36,9 @@ pub fn lines(runs: &[Usage], floor: u64) -> Vec<String> {
         let share = match cfg!(windows) {
             // Windows counts both kinds as one.
             true => String::new(),
-            false => format!(" ({}% memcpy)", percent(runs.sum(|u| u.minor_faults), faults)),
+            false => {
+                format!(" ({}% without the disk)", percent(runs.sum(|u| u.minor_faults), faults))
+            }
         };
         let faults = runs.counted("page fault", |u| u.minor_faults + u.major_faults);
         lines.push(format!("caused {faults}{share}"));
@@ -261,7 +263,7 @@ mod tests {
         let faults = if cfg!(windows) {
             "caused 1,001 page faults"
         } else {
-            "caused 1,001 page faults (99% memcpy)"
+            "caused 1,001 page faults (99% without the disk)"
         };
         assert_eq!(
             lines(&[usage], 100 * 1024),
@@ -310,7 +312,7 @@ mod tests {
             swaps: 1,
             ..Usage::default()
         };
-        let faults = if cfg!(windows) { "" } else { " (90% memcpy)" };
+        let faults = if cfg!(windows) { "" } else { " (90% without the disk)" };
         assert_eq!(
             lines(&[run(30, 5, 0), run(10, 3, 0), run(70, 1, 1)], 0),
             [

@@ -45,7 +45,7 @@ fn the_status_is_passed_on() {
     for status in [0, 1, 7, 125, 127, 255] {
         let ended = run(&["sh", "-c", &format!("exit {status}")]);
         assert_eq!(ended.status.code(), Some(status));
-        assert!(text(&ended.stderr).contains("RL: took "), "{}", text(&ended.stderr));
+        assert!(text(&ended.stderr).contains("rusage: took "), "{}", text(&ended.stderr));
     }
 }
 
@@ -65,8 +65,51 @@ fn not_found_is_127_and_not_executable_126() {
         assert_eq!(ended.status.code(), Some(status), "{program}");
         let said = text(&ended.stderr);
         assert!(said.contains(why) && said.contains(program), "{said}");
-        assert!(!said.contains("RL:"), "nothing was run, so there is nothing to report: {said}");
+        assert!(
+            !said.contains("rusage: took"),
+            "nothing was run, so there is nothing to report: {said}"
+        );
     }
+}
+
+/// A line of a shell in one word is no program, and what runs it is said.
+#[test]
+fn a_line_of_a_shell_is_recognised() {
+    let ended = run(&["echo a | cat"]);
+    assert_eq!(ended.status.code(), Some(127));
+    assert!(text(&ended.stderr).contains("rusage sh -c 'echo a | cat'"), "{}", text(&ended.stderr));
+}
+
+#[test]
+fn a_failure_is_named_and_so_is_the_end_of_a_series() {
+    let said = |words: &[&str]| text(&run(words).stderr);
+    assert!(!said(&["true"]).contains("failed"));
+    assert!(said(&["sh", "-c", "exit 3"]).contains("rusage: failed: exit status 3\n"));
+    assert!(said(&["sh", "-c", "kill -KILL $$"]).contains("rusage: failed: killed by SIGKILL\n"));
+    let series = said(&["-n", "4", "-w", "0", "sh", "-c", "exit 3"]);
+    assert!(
+        series.contains("stopped after round 1 of 4") && series.contains("--ignore-failure"),
+        "{series}"
+    );
+    let all = said(&["-n", "4", "-w", "0", "--ignore-failure", "sh", "-c", "exit 3"]);
+    assert!(all.contains("failed in 4 of 4 runs") && !all.contains("stopped"), "{all}");
+}
+
+#[test]
+fn what_prepares_runs_is_run_before_each_and_not_counted() {
+    let folder = folder();
+    let file = folder.path().join("lines");
+    let prepare = format!("sh -c 'sleep 0.2; echo x >> {}'", file.display());
+    let ended = run(&["-n", "2", "-w", "1", "--prepare", &prepare, "--json", "true"]);
+    assert!(ended.status.success(), "{}", text(&ended.stderr));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x\nx\nx\n");
+    let ended =
+        run(&["--prepare", "sh -c 'exit 5'", "touch", file.with_extension("no").to_str().unwrap()]);
+    assert_eq!(ended.status.code(), Some(125));
+    assert!(
+        text(&ended.stderr).contains("--prepare") && text(&ended.stderr).contains("exit status 5")
+    );
+    assert!(!file.with_extension("no").exists());
 }
 
 /// Others' folders in `PATH`, as an ordinary user has them that was root.
@@ -172,7 +215,7 @@ fn the_standard_streams_are_the_commands_own() {
     let ended = child.wait_with_output().unwrap();
     writer.join().unwrap();
     assert!(ended.stdout == sent);
-    assert!(text(&ended.stderr).starts_with("RL: took"));
+    assert!(text(&ended.stderr).starts_with("rusage: took"));
 }
 
 /// What the command finds is what it would find without the wrapper.
@@ -349,7 +392,7 @@ fn ctrl_c_ends_the_command_and_the_report_is_still_made() {
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGINT) };
     let ended = ended(child);
     assert_eq!(ended.status.signal(), Some(libc::SIGINT), "{}", text(&ended.stderr));
-    assert!(text(&ended.stderr).contains("RL: took"), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("rusage: took"), "{}", text(&ended.stderr));
 }
 
 /// A background shell job ignores Ctrl-C, and so must what it runs.
@@ -394,7 +437,7 @@ fn the_report_can_go_to_a_file() {
     let ended = run(&["-o", name, "sh", "-c", "echo out; echo err >&2"]);
     assert_eq!((text(&ended.stdout), text(&ended.stderr)), ("out\n".into(), "err\n".into()));
     let first = fs::read_to_string(&path).unwrap();
-    assert!(first.starts_with("RL: took"));
+    assert!(first.starts_with("rusage: took"));
     run(&["-a", "-o", name, "true"]);
     let both = fs::read_to_string(&path).unwrap();
     assert!(both.starts_with(&first) && both.matches("wall time").count() == 2);
@@ -418,7 +461,10 @@ fn a_csv_has_a_row_for_each_run_and_the_report_stays() {
     let ended = run(&["-n", "3", &export, "--vs", "sh -c 'echo; exit 0'", "sh", "-c", "echo out"]);
     assert_eq!((ended.status.code(), text(&ended.stdout).matches("out").count()), (Some(0), 4));
     let said = text(&ended.stderr);
-    assert!(said.contains("RL: 3 runs of 'sh -c echo out'") && !said.contains("wall_s"), "{said}");
+    assert!(
+        said.contains("rusage: 3 runs of 'sh -c echo out'") && !said.contains("wall_s"),
+        "{said}"
+    );
     let table = fs::read_to_string(&path).unwrap();
     let rows: Vec<_> = table.lines().map(cells).collect();
     assert_eq!(rows.len(), 1 + 6, "{table}");
@@ -509,7 +555,7 @@ fn without_a_report_the_file_is_as_it_was() {
     let ended = run(&["-o", link.to_str().unwrap(), "cat", name]);
     assert_eq!(text(&ended.stdout), "old\n".repeat(1000));
     let told = fs::read_to_string(&other).unwrap();
-    assert!(told.starts_with("RL: took") && !told.contains("old"), "{told}");
+    assert!(told.starts_with("rusage: took") && !told.contains("old"), "{told}");
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
 }
 
@@ -527,7 +573,7 @@ fn a_report_into_the_commands_own_stream_does_not_take_its_place() {
             .status()
             .unwrap();
         let told = fs::read_to_string(&path).unwrap();
-        assert!(status.success() && told.starts_with("out\nerror\nRL: took"), "{name}: {told}");
+        assert!(status.success() && told.starts_with("out\nerror\nrusage: took"), "{name}: {told}");
     }
 }
 
@@ -590,7 +636,7 @@ fn nobody_at_stderr_is_no_failure() {
         };
         assert_eq!(command.status().unwrap().code(), Some(6));
     }
-    assert!(fs::read_to_string(&path).unwrap().starts_with("RL: took"));
+    assert!(fs::read_to_string(&path).unwrap().starts_with("rusage: took"));
 }
 
 #[test]

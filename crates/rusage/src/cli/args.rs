@@ -24,6 +24,9 @@ Options:
   -w, --warmup N        Run N times before, not counted [default: 1 if -n is more than 1; 0 from cold]
       --vs 'COMMAND'    Compare with this command line, run in turns with the first; may be repeated.
                         It is split into words as a shell would, but not run by one
+      --prepare 'COMMAND'
+                        Run this before each run, not counted; where it fails, nothing more is run. It is
+                        split into words as --vs is
       --ignore-failure  Go on after a run that fails (otherwise it is the last one)
       --cold FILE       Take FILE (or all files in this folder) out of the page cache before each run,
                         and prove it; may be repeated
@@ -68,6 +71,8 @@ pub struct Args {
     /// At least 1.
     pub runs: usize,
     pub warmup: usize,
+    /// What is run before each run, and not counted.
+    pub prepare: Option<Command>,
     pub ignore_failure: bool,
     pub cold: Vec<PathBuf>,
     pub drop_caches: bool,
@@ -97,6 +102,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
         append: false,
         runs: 1,
         warmup: 0,
+        prepare: None,
         ignore_failure: false,
         cold: Vec::new(),
         drop_caches: false,
@@ -120,7 +126,8 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
             Short('a') | Long("append") => args.append = true,
             Short('n') | Long("runs") => runs = Some(number(&mut parser, "-n", 1)?),
             Short('w') | Long("warmup") => warmup = Some(number(&mut parser, "-w", 0)?),
-            Long("vs") => others.push(split(&value(&mut parser)?)?),
+            Long("vs") => others.push(split("--vs", &value(&mut parser)?)?),
+            Long("prepare") => args.prepare = Some(split("--prepare", &value(&mut parser)?)?),
             Long("ignore-failure") => args.ignore_failure = true,
             Long("cold") => args.cold.push(value(&mut parser)?.into()),
             Long("drop-caches") => args.drop_caches = true,
@@ -245,13 +252,15 @@ fn number(parser: &mut lexopt::Parser, name: &str, least: usize) -> Result<usize
 /// Maximum number of runs: each uses a few hundred bytes of memory.
 const MAX_RUNS: usize = 1_000_000;
 
-/// Parses a command line in one word, split as a shell splits it.
-fn split(line: &OsStr) -> Result<Command, String> {
+/// Parses the command line that an option has in one word, split as a shell splits it.
+fn split(option: &str, line: &OsStr) -> Result<Command, String> {
     let words = line.to_str().and_then(shlex::split).ok_or_else(|| {
-        format!("--vs {line:?}: cannot be split into words: a quote is open, or it is not UTF-8")
+        format!(
+            "{option} {line:?}: cannot be split into words: a quote is open, or it is not UTF-8"
+        )
     })?;
     Command::new(words.into_iter().map(OsString::from).collect())
-        .map_err(|error| format!("--vs {line:?}: {error}"))
+        .map_err(|error| format!("{option} {line:?}: {error}"))
 }
 
 #[cfg(test)]
@@ -303,6 +312,7 @@ mod tests {
             (&["-n", "1.5", "true"], "1.5"),
             (&["--vs", "'a", "true"], "quote"),
             (&["--vs", "", "true"], "no program"),
+            (&["--prepare", "'a", "true"], "--prepare"),
             (&["-a", "true"], "--output"),
             (&["--frob", "true"], "--frob"),
             (&["-o"], "-o"),

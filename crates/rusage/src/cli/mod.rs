@@ -121,7 +121,15 @@ fn measure(args: &Args, mut reports: Vec<Report>, passed: &signals::Passed) -> i
     }
     match &measured.failure {
         Some(Failure::Own(why)) => output::complain(why),
-        Some(Failure::Run(error)) => output::complain(&error.to_string()),
+        Some(Failure::Run(error)) => {
+            output::complain(&error.to_string());
+            if let RunError::NotFound { program } = error
+                && program.contains(['|', '&', ';', '<', '>', '$', '*', ' '])
+            {
+                let line = report::command_line(&["sh".into(), "-c".into(), program.clone()]);
+                output::complain(&format!("for a line of a shell: rusage {line}"));
+            }
+        }
         None => {}
     }
     match (&measured.failure, measured.interrupted, measured.last_status) {

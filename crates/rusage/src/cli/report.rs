@@ -1,6 +1,6 @@
 //! The report for people.
 
-use rusage::{IoBytes, Summary, Usage, thousands};
+use rusage::{IoBytes, Status, Summary, Usage, thousands};
 
 use super::args::Args;
 use super::output::printable;
@@ -30,7 +30,12 @@ pub fn text(args: &Args, measured: &Measured, bold: bool) -> String {
             other,
         ));
     }
-    let prefix = if bold { "\x1b[1mRL\x1b[0m: " } else { "RL: " };
+    if let Some((round, all)) = measured.stopped_after {
+        lines.push(format!(
+            "stopped after round {round} of {all}, warm-ups among them, because a run failed; --ignore-failure continues"
+        ));
+    }
+    let prefix = if bold { "\x1b[1mrusage\x1b[0m: " } else { "rusage: " };
     let mut text = String::new();
     for line in lines {
         text.push_str(prefix);
@@ -47,11 +52,41 @@ fn account(runs: &[Run]) -> Vec<String> {
     let mut lines = rusage::lines(&usages, floor);
     lines.extend(transferred(runs));
     lines.extend(beyond(runs));
-    let failed = runs.iter().filter(|run| !run.ended.status.is_success()).count();
-    if failed > 0 && runs.len() > 1 {
-        lines.push(format!("failed in {failed} of {} runs", runs.len()));
+    lines.extend(disturbed(&usages));
+    let failed: Vec<Status> =
+        runs.iter().map(|run| run.ended.status).filter(|status| !status.is_success()).collect();
+    if let Some(last) = failed.last() {
+        let of = match runs.len() {
+            1 => String::new(),
+            all => format!(" in {} of {all} runs, in the last of them", failed.len()),
+        };
+        lines.push(format!("failed{of}: {}", last));
     }
     lines
+}
+
+/// The fewest runs among which one can be said to be unusual.
+const MIN_RUNS: usize = 5;
+
+/// The runs whose wall time is far from that of the others: beyond three times the width of the middle half. A command that is measured on a quiet
+/// machine has none.
+fn disturbed(usages: &[Usage]) -> Option<String> {
+    let times: Vec<f64> = usages.iter().map(|usage| usage.wall.as_secs_f64()).collect();
+    let summary = Summary::of(&times).filter(|_| times.len() >= MIN_RUNS)?;
+    // Times within a hundredth of each other are alike, however narrow their middle half is.
+    let far = 3.0 * (summary.q3 - summary.q1).max(summary.median / 100.0);
+    let outliers = times.iter().filter(|&&time| time > summary.q3 + far || time < summary.q1 - far);
+    match outliers.count() {
+        0 => None,
+        1 => Some(format!(
+            "1 of {} runs is far from the others: was the machine quiet?",
+            times.len()
+        )),
+        n => Some(format!(
+            "{n} of {} runs are far from the others: was the machine quiet?",
+            times.len()
+        )),
+    }
 }
 
 /// Bytes that went through reads and writes of any kind, where the system reports nothing about storage
@@ -113,12 +148,11 @@ fn beyond(runs: &[Run]) -> Vec<String> {
 /// Compares the wall times of two commands, pair by pair.
 fn comparison(first: &[String], runs: &[Run], other: &[String], others: &[Run]) -> Option<String> {
     let (ratio, faster) = ratio(runs, others)?;
+    let [one, two] = told_apart(first, other);
     Some(format!(
-        "{} took {:.3}× the wall time of {} (median of {}; middle half {:.3} to {:.3}), and was \
+        "{one} took {:.3}× the wall time of {two} (median of {}; middle half {:.3} to {:.3}), and was \
          faster in {faster}",
-        name(first),
         ratio.median,
-        name(other),
         match ratio.runs {
             1 => "1 pair".to_owned(),
             n => format!("{n} pairs"),
@@ -143,12 +177,63 @@ pub fn command_line(words: &[String]) -> String {
     shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 
+/// The characters of a command line that a report has room for.
+const MAX_CHARS: usize = 60;
+
 /// A command line, shortened.
 fn name(words: &[String]) -> String {
-    const MAX_CHARS: usize = 60;
-    let line = words.join(" ");
-    match line.char_indices().nth(MAX_CHARS) {
-        Some((at, _)) => format!("'{}…'", &line[..at]),
-        None => format!("'{line}'"),
+    shortened(&words.join(" "), 0)
+}
+
+/// Two command lines, shortened to where they differ if their beginnings are the same.
+fn told_apart(first: &[String], other: &[String]) -> [String; 2] {
+    let lines = [first.join(" "), other.join(" ")];
+    let same = lines[0].chars().zip(lines[1].chars()).take_while(|(a, b)| a == b).count();
+    // Some of what is before shows what it belongs to.
+    let from = if same < MAX_CHARS / 2 { 0 } else { same - MAX_CHARS / 4 };
+    lines.map(|line| shortened(&line, from))
+}
+
+/// At most [`MAX_CHARS`] characters of a line, from one of them on.
+fn shortened(line: &str, from: usize) -> String {
+    let kept: String = line.chars().skip(from).take(MAX_CHARS).collect();
+    let before = if from > 0 { "…" } else { "" };
+    let after = if line.chars().nth(from + MAX_CHARS).is_some() { "…" } else { "" };
+    format!("'{before}{kept}{after}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn commands_are_told_apart_by_where_they_differ() {
+        let words = |last: &str| ["run".to_owned(), "x".repeat(80), last.to_owned()];
+        assert_eq!(
+            told_apart(&words("first"), &words("other")),
+            ["xxxxxxxxxxxxxx first", "xxxxxxxxxxxxxx other"].map(|part| format!("'…{part}'"))
+        );
+        let short = |word: &str| ["echo".to_owned(), word.to_owned()];
+        assert_eq!(told_apart(&short("a"), &short("b")), ["'echo a'", "'echo b'"]);
+        assert_eq!(name(&words("é")), format!("'run {}…'", "x".repeat(56)));
+    }
+
+    #[test]
+    fn a_run_far_from_the_others_is_noticed() {
+        let usages = |times: &[u64]| -> Vec<Usage> {
+            let of = |&ms: &u64| Usage { wall: Duration::from_millis(ms), ..Usage::default() };
+            times.iter().map(of).collect()
+        };
+        assert_eq!(disturbed(&usages(&[100, 101, 99, 100, 102])), None);
+        assert!(
+            disturbed(&usages(&[100, 101, 99, 100, 300])).unwrap().starts_with("1 of 5 runs is")
+        );
+        assert!(
+            disturbed(&usages(&[100, 101, 99, 100, 300, 290, 100, 101, 99, 100]))
+                .unwrap()
+                .starts_with("2 of 10")
+        );
+        assert_eq!(disturbed(&usages(&[1, 300])), None, "two of them say nothing");
     }
 }

@@ -1,6 +1,8 @@
 //! The runs, in turns.
 
-use rusage::{Ended, Options, Status, signals};
+use std::io::{IsTerminal, Write, stderr, stdout};
+
+use rusage::{Command, Ended, Options, Status, signals};
 
 use super::Failure;
 use super::args::Args;
@@ -22,6 +24,8 @@ pub struct Measured {
     pub runs: Vec<Vec<Run>>,
     /// How the last run ended.
     pub last_status: Option<Status>,
+    /// The round after which the series ended early because a run failed, and the rounds that were requested, warm-ups among them.
+    pub stopped_after: Option<(usize, usize)>,
     /// The signal that ended the series early, though the run during which it arrived succeeded.
     pub interrupted: Option<i32>,
     /// Why the series ended early.
@@ -49,6 +53,7 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
             return measured;
         }
     };
+    let mut progress = Progress::new(args);
     for round in 0..args.warmup + args.runs {
         for turn in 0..args.commands.len() {
             // Forward and backward, so that drift affects all commands alike.
@@ -66,6 +71,11 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
                 measured.interrupted = Some(signal);
                 return measured;
             }
+            if let Some(why) = args.prepare.as_ref().and_then(|command| prepare(command).err()) {
+                measured.failure = Some(why);
+                return measured;
+            }
+            progress.show(round * args.commands.len() + turn);
             let ended = match args.commands[which].run(&options) {
                 Ok(ended) => ended,
                 Err(error) => {
@@ -73,6 +83,7 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
                     return measured;
                 }
             };
+            progress.clear();
             let status = ended.status;
             let failed = !status.is_success();
             if round >= args.warmup || (failed && !args.ignore_failure) {
@@ -80,9 +91,56 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
             }
             measured.last_status = Some(status);
             if failed && !args.ignore_failure {
+                let all = args.warmup + args.runs;
+                measured.stopped_after = (round + 1 < all).then_some((round + 1, all));
                 return measured;
             }
         }
     }
     measured
+}
+
+/// Runs what prepares a run.
+fn prepare(command: &Command) -> Result<(), Failure> {
+    let status = command.run(&Options::default())?.status;
+    if status.is_success() {
+        return Ok(());
+    }
+    Err(Failure::Own(format!("--prepare '{}': {status}", command.words().join(" "))))
+}
+
+/// Which run it is, on a terminal that the measured command does not write to, of a series that takes a while.
+struct Progress {
+    runs: Option<usize>,
+    shown: bool,
+}
+
+impl Progress {
+    /// Nothing is shown of a single run, nor where the command's own output is the terminal's.
+    fn new(args: &Args) -> Progress {
+        let runs = (args.warmup + args.runs) * args.commands.len();
+        let free = stderr().is_terminal() && !stdout().is_terminal();
+        Progress { runs: (runs > 1 && free).then_some(runs), shown: false }
+    }
+
+    fn show(&mut self, run: usize) {
+        if let Some(runs) = self.runs {
+            // A terminal that is gone is no reason to stop.
+            let _ = write!(stderr(), "\r\x1b[Krun {} of {runs}", run + 1);
+            self.shown = true;
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.shown {
+            let _ = write!(stderr(), "\r\x1b[K");
+            self.shown = false;
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }

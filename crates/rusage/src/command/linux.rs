@@ -72,7 +72,7 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
     let ended = at_end(pid, floor, || now().saturating_sub(began), io)
         .map_err(|source| RunError::System { what: "wait for the program", source })?;
     Ok(Ended {
-        tree_peak: group.and_then(Cgroup::peak).or(sampled),
+        tree_peak: group.and_then(Cgroup::peak).or(sampled).map(|peak| peak.at_least(&ended)),
         counters: counters.map_or_else(Vec::new, |counters| counters.read()),
         ..ended
     })

@@ -32,9 +32,9 @@ use windows as system;
 use windows::{Word, text, wait_for, word};
 
 use std::ffi::OsString;
-use std::io;
 use std::process::Child;
 use std::time::Instant;
+use std::{fmt, io};
 
 use serde::Serialize;
 use thiserror::Error;
@@ -100,6 +100,51 @@ impl Status {
     pub fn is_success(self) -> bool {
         self == Status::Exited(0)
     }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Status::Exited(code) => write!(f, "exit status {code}"),
+            Status::Killed { signal, core_dumped } => {
+                match signal_name(signal) {
+                    Some(name) => write!(f, "killed by {name}")?,
+                    None => write!(f, "killed by signal {signal}")?,
+                }
+                f.write_str(if core_dumped { ", with a core file" } else { "" })
+            }
+        }
+    }
+}
+
+/// The name of a signal that ends a process by itself.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    #[cfg(unix)]
+    let names = [
+        (libc::SIGHUP, "SIGHUP"),
+        (libc::SIGINT, "SIGINT"),
+        (libc::SIGQUIT, "SIGQUIT"),
+        (libc::SIGILL, "SIGILL"),
+        (libc::SIGTRAP, "SIGTRAP"),
+        (libc::SIGABRT, "SIGABRT"),
+        (libc::SIGBUS, "SIGBUS"),
+        (libc::SIGFPE, "SIGFPE"),
+        (libc::SIGKILL, "SIGKILL"),
+        (libc::SIGUSR1, "SIGUSR1"),
+        (libc::SIGSEGV, "SIGSEGV"),
+        (libc::SIGUSR2, "SIGUSR2"),
+        (libc::SIGPIPE, "SIGPIPE"),
+        (libc::SIGALRM, "SIGALRM"),
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGXCPU, "SIGXCPU"),
+        (libc::SIGXFSZ, "SIGXFSZ"),
+        (libc::SIGVTALRM, "SIGVTALRM"),
+        (libc::SIGPROF, "SIGPROF"),
+        (libc::SIGSYS, "SIGSYS"),
+    ];
+    #[cfg(not(unix))]
+    let names: [(i32, &str); 0] = [];
+    names.iter().find(|(number, _)| *number == signal).map(|(_, name)| *name)
 }
 
 /// Traffic through the system calls of a process and of those of its children that it waited for (Linux,

@@ -33,6 +33,17 @@ pub struct TreePeak {
     pub left: u64,
 }
 
+impl TreePeak {
+    /// The peak, but no less than that of the largest process, which samples may miss, and of whose shared pages they count a part.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn at_least(self, ended: &crate::Ended) -> TreePeak {
+        let largest = ended.usage.max_rss_bytes;
+        // What the process inherited from its maker's size is not known to be its own.
+        let known = if largest > ended.floor { largest } else { 0 };
+        TreePeak { bytes: self.bytes.max(known), ..self }
+    }
+}
+
 /// How the peak of a tree was measured; see the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
