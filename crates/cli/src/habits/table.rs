@@ -279,6 +279,9 @@ pub const ALL: Habits = &[
     (&["--no-mmap"], Words(&["--load", "read"])),
     (&["--mmap"], Words(&["--load", "mmap"])),
     (&["-dio", "--direct-io"], Words(&["--load", "direct"])),
+    (&["-ndio", "--no-direct-io"], Words(&["--load", "mmap"])),
+    (&["--reclaim-mmap-source"], Words(&["--reclaim", "on"])),
+    (&["--no-reclaim-mmap-source"], Words(&["--reclaim", "off"])),
     (
         &["-lm", "--load-mode"],
         Which(
