@@ -5,11 +5,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::wild::{self, Spec};
-use crate::support::{alight, command, ended, kill, pty::Pty, smollm2, write};
+use crate::support::{alight, command, ended, everything, kill, pty::Pty, smollm2, write};
 
 /// How many of them are tried: all by `make test-all`.
 fn moments() -> u32 {
-    if std::env::var_os("ALIGHT_TEST_ALL").is_some() { 50 } else { 10 }
+    if everything() { 50 } else { 6 }
 }
 
 /// Starts the command once for each moment, and sends SIGINT a little later each time, over `whole`.

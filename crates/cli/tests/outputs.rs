@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::support::{
-    Done, Stopped, alight, command, done, ended, names, smollm2, source, text, write,
+    Done, Stopped, alight, command, done, ended, everything, names, smollm2, source, text, write,
 };
 
 /// A folder on a disk (not in memory).
@@ -46,6 +46,10 @@ fn what_appears_during_the_run_is_not_overwritten() {
     let (from, packed, to) = (source(dir.path(), 200), at("packed.gguf"), at("out"));
     alight(&["pack", text(&from), "-o", text(&packed)]).succeeds();
     for args in makers(text(&from), text(&packed), text(&to)) {
+        // All of them write by the same `Replacement`.
+        if args[0] != "quantize" && !everything() {
+            continue;
+        }
         for force in [false, true] {
             let args = [&args[..], if force { &["--force"] } else { &[] }].concat();
             let Some(stopped) = Stopped::making(&args, dir.path()) else { return };

@@ -1420,6 +1420,10 @@ fn a_client_that_leaves_frees_its_place() {
 /// The log probabilities of an answer that is sent whole are in memory until its end.
 #[test]
 fn an_answer_that_is_sent_whole_has_a_limited_number_of_log_probabilities() {
+    // It takes seconds to compute more than are allowed.
+    if !everything() {
+        return;
+    }
     let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
     let ask = json!({"messages": messages(), "ignore_eos": true, "max_tokens": 4000, "n": 8, "logprobs": true, "top_logprobs": 20});
     let refused = serving.post(CHAT, &ask);
@@ -2004,7 +2008,7 @@ fn an_answer_is_held_to_its_schema() {
     });
     let messages = json!([{"role": "user", "content": "Tell me about a pet."}]);
     let format = json!({"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": true}});
-    let body = json!({"messages": messages, "max_tokens": 100, "temperature": 1.5, "n": 4, "response_format": format});
+    let body = json!({"messages": messages, "max_tokens": 100, "temperature": 1.5, "n": if everything() { 4 } else { 2 }, "response_format": format});
     let held = |text: &Value| {
         let text = text.as_str().unwrap();
         let pet: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
@@ -2216,6 +2220,10 @@ fn signalled(serving: Serving, ask: &Value, signal: i32) -> String {
 
 #[test]
 fn a_signal_lets_answers_end_and_cuts_those_that_do_not() {
+    // It computes for all of the time that answers have.
+    if !everything() {
+        return;
+    }
     let (_folder, serving) = saying(&["--ctx-size", "1000000", "--parallel", "2"]);
     let ask = |stream: bool| json!({"messages": messages(), "ignore_eos": true, "stream": stream});
     let whole = serving.begin(CHAT, &ask(false));

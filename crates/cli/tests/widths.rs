@@ -6,7 +6,7 @@ use alight_formats::GgmlType;
 
 use crate::support::pty::Pty;
 use crate::support::wild::{self, Spec};
-use crate::support::{command, write};
+use crate::support::{command, everything, write};
 
 const WIDTHS: [u16; 3] = [40, 80, 120];
 
@@ -87,7 +87,8 @@ fn nothing_is_wider_than_the_terminal() {
     let lines: String = (0..40).map(|i| format!("\"aaaa {i}\"\n")).collect();
     let input = write(folder.path(), "in.jsonl", lines.as_bytes());
     let large = write(folder.path(), "large", vec![7; 48 << 20]);
-    for columns in WIDTHS {
+    // The narrow one is where a line is too long, if it is anywhere.
+    for columns in WIDTHS.into_iter().take(if everything() { 3 } else { 1 }) {
         let (out, copy, small) = (
             at(&format!("{columns}.jsonl")),
             at(&format!("{columns}.copy")),
