@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use alight_convert::{ConvertError, Options, QuantizationMix, pack, quantize};
+use alight_convert::{ConvertError, Options, Quantization, QuantizationMix, pack, quantize};
 use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf, write::Builder};
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row, quantize_row_weighted};
@@ -61,7 +61,7 @@ fn make(
     threads: usize,
 ) -> Result<(), ConvertError> {
     let options = Options { force: true };
-    quantize(source, dest, mix, None, threads, options, &mut |_| ControlFlow::Continue(()))
+    quantize(source, dest, &mix.into(), threads, options, &mut |_| ControlFlow::Continue(()))
         .map(drop)
 }
 
@@ -189,8 +189,8 @@ fn columns_count_as_they_were_measured() {
     write_imatrix(&imatrix, &[(q, 20480, 1), (down, 256, 3)]);
     let options = Options { force: true };
     let run = |imatrix: &Path| {
-        let mix = QuantizationMix::Q4_K_S;
-        quantize(&source, &dest, mix, Some(imatrix), 3, options, &mut |_| ControlFlow::Continue(()))
+        let weighted = Quantization { imatrix: Some(imatrix), ..QuantizationMix::Q4_K_S.into() };
+        quantize(&source, &dest, &weighted, 3, options, &mut |_| ControlFlow::Continue(()))
     };
     let (about, _) = run(&imatrix).unwrap();
     assert!(about.notes.iter().any(|note| note.contains(up)), "{:?}", about.notes);
@@ -334,8 +334,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let stopped = quantize(
         &source,
         &dest,
-        QuantizationMix::Q8_0,
-        None,
+        &QuantizationMix::Q8_0.into(),
         2,
         Options { force: true },
         &mut |p| {

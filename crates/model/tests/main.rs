@@ -41,6 +41,7 @@ mod refusals;
 mod sampler_behaviour;
 mod shards;
 mod speculate;
+mod unread_keys;
 mod vectors;
 
 /// How a test opens a model if it does not matter.
