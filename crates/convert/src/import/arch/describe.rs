@@ -41,6 +41,8 @@ pub(super) struct Architecture {
     pub(super) latent: bool,
     /// The key of the epsilon of norms.
     pub(super) eps_key: &'static str,
+    /// The key of it in GGUF, which tells the kind of the norms.
+    pub(super) norm: &'static str,
     /// True if GGUF allows an output separate from the embedding.
     pub(super) own_output: bool,
     /// Flags that must not be set, as GGUF has no form for them.
@@ -68,7 +70,8 @@ pub(super) struct Mixture {
 }
 
 /// Keys for the number of experts of a layer; `transformers` 5 writes the second where 4 wrote the first.
-pub(super) const COUNTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
+pub(super) const COUNTS: [&str; 4] =
+    ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
 
 /// Collects the metadata specific to an architecture.
 #[derive(Debug, Default)]
@@ -138,6 +141,8 @@ pub(super) enum When {
     Flag(&'static str),
     /// The layer has this trait ([`More`]).
     Trait(&'static str),
+    /// The layer has this trait, and the source a tensor whose name ends with this (`true`), or none (`false`).
+    TraitStored(&'static str, &'static str, bool),
     /// The source has a tensor whose name ends with this (`true`), or has none (`false`).
     Stored(&'static str, bool),
 }
@@ -301,6 +306,8 @@ pub(super) enum Dim {
     BlockBytes,
     /// Heads of queries.
     Heads,
+    /// Heads of keys and values.
+    KeyHeads,
     /// All query, key and value heads.
     Fused,
     /// Gate and up of a dense layer.
@@ -372,6 +379,19 @@ pub(super) const EITHER_EXPERTS: [Group; 2] = [
     Group { when: When::Stored("mlp.experts.gate_up_proj", false), parts: EXPERTS },
     Group { when: When::Stored("mlp.experts.gate_up_proj", true), parts: EXPERTS_TOGETHER },
 ];
+
+/// The same in the layers with a trait.
+pub(super) const fn either_experts_of(named: &'static str) -> [Group; 2] {
+    let end = "mlp.experts.gate_up_proj";
+    [
+        Group { when: When::TraitStored(named, end, false), parts: EXPERTS },
+        Group { when: When::TraitStored(named, end, true), parts: EXPERTS_TOGETHER },
+    ]
+}
+
+/// Norms that are RMSNorm, and those that are LayerNorm: the key of their epsilon.
+pub(super) const RMS: &str = "attention.layer_norm_rms_epsilon";
+pub(super) const LAYER_NORM: &str = "attention.layer_norm_epsilon";
 
 /// Rows and columns of an expert's matrix.
 pub(super) const GATE_UP: (Dim, Dim) = (Dim::GateAndUp, Dim::Hidden);

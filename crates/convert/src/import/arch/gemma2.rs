@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::describe::{
-    Architecture, Defaults, Dimensions, FOUR_NORMS, Group, MATRICES, More, OUTPUT_NORM, Own,
+    Architecture, Defaults, Dimensions, FOUR_NORMS, Group, MATRICES, More, OUTPUT_NORM, Own, RMS,
 };
 use super::window::{Local, write};
 use crate::ConvertError;
@@ -47,6 +47,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
     own_head_length: true,
     latent: false,
     eps_key: "rms_norm_eps",
+    norm: RMS,
     own_output: false,
     never: &["attention_bias", "use_bidirectional_attention"],
     others: &[],

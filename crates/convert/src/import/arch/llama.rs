@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::describe::{
     Architecture, Defaults, Dimensions, Group, INPUT_BIASES, MATRICES, MLP_BIASES, More,
-    OUTPUT_BIAS, OUTPUT_NORM, Own, TWO_NORMS,
+    OUTPUT_BIAS, OUTPUT_NORM, Own, RMS, TWO_NORMS,
 };
 use crate::ConvertError;
 use crate::import::tensor::Entry;
@@ -46,6 +46,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     own_head_length: true,
     latent: false,
     eps_key: "rms_norm_eps",
+    norm: RMS,
     own_output: true,
     never: &[],
     others: &[],

@@ -45,7 +45,7 @@ pub(super) const MINIMAX_M2: Architecture = Architecture {
     ..llama::LLAMA
 };
 
-const NORMS: &[Part] = &[
+pub(super) const NORMS: &[Part] = &[
     norm("self_attn.q_norm.weight", "attn_q_norm.weight", Dim::Queries),
     norm("self_attn.k_norm.weight", "attn_k_norm.weight", Dim::Keys),
 ];

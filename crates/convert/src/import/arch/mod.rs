@@ -5,11 +5,18 @@
 //! their types and their order are those of llama.cpp's `convert_hf_to_gguf.py`; defaults are those
 //! of `transformers`.
 
+mod afmoe;
+mod arcee;
+mod cohere;
 pub(super) mod config;
 mod deepseek;
 mod describe;
 mod dimensions;
+mod dots1;
 mod encoder;
+mod ernie4_5;
+mod exaone4;
+mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -20,6 +27,7 @@ mod gpt_oss;
 mod granite;
 mod granitehybrid;
 mod granitemoe;
+mod hunyuan;
 mod lfm2;
 mod llama;
 mod llama4;
@@ -27,7 +35,9 @@ mod minimax_m2;
 mod mistral;
 mod mixtral;
 mod naming;
+mod nemotron;
 mod olmo2;
+mod olmoe;
 mod phi3;
 mod qwen2;
 mod qwen2moe;
@@ -39,6 +49,8 @@ mod refuse;
 pub(crate) mod rope;
 mod seed_oss;
 mod smollm3;
+mod stablelm;
+mod starcoder2;
 mod tensors;
 mod window;
 
@@ -54,7 +66,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 36] = [
+const KNOWN: [Architecture; 50] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
@@ -91,6 +103,20 @@ const KNOWN: [Architecture; 36] = [
     phi3::PHI3,
     seed_oss::SEED_OSS,
     smollm3::SMOLLM3,
+    afmoe::AFMOE,
+    arcee::ARCEE,
+    cohere::COHERE,
+    cohere::COHERE2,
+    dots1::DOTS1,
+    ernie4_5::ERNIE4_5,
+    ernie4_5::ERNIE4_5_MOE,
+    exaone4::EXAONE4,
+    gemma::GEMMA,
+    hunyuan::HUNYUAN_DENSE,
+    nemotron::NEMOTRON,
+    olmoe::OLMOE,
+    stablelm::STABLELM,
+    starcoder2::STARCODER2,
 ];
 
 /// Describes the network of a Hugging Face folder.
@@ -170,7 +196,7 @@ fn network_keys(
         own.add("rope.dimension_count", Entry::U32(rope.rotated(dimensions.head) as u32));
     }
     rope.keys(own);
-    own.add("attention.layer_norm_rms_epsilon", Entry::F32(dimensions.eps));
+    own.add(architecture.norm, Entry::F32(dimensions.eps));
     if let Some(experts) = &dimensions.experts {
         own.add("expert_count", Entry::U32(experts.count as u32));
         own.add("expert_used_count", Entry::U32(experts.used as u32));

@@ -154,7 +154,7 @@ fn groups<'a>(
         let wanted = match group.when {
             When::Always | When::Trait(_) => true,
             When::Flag(flag) => config.flag(flag)?,
-            When::Stored(end, there) => {
+            When::Stored(end, there) | When::TraitStored(_, end, there) => {
                 tensors.iter().any(|tensor| tensor.name.ends_with(end)) == there
             }
         };
@@ -190,7 +190,7 @@ impl Names<'_> {
     /// Returns the parts of this layer.
     fn parts(&self, layer: u64) -> impl Iterator<Item = &'static Part> {
         let has = move |group: &&&Group| match group.when {
-            When::Trait(named) => self.dimensions.has(layer, named),
+            When::Trait(named) | When::TraitStored(named, ..) => self.dimensions.has(layer, named),
             When::Always | When::Flag(_) | When::Stored(..) => true,
         };
         self.groups.iter().filter(has).flat_map(|group| group.parts)
