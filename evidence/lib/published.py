@@ -163,7 +163,7 @@ CASES = [
               EPS | BASE | {"another scale": {"routed_scaling_factor": 1.0}, "weights not normed": {"norm_topk_prob": False}}),
     Published("hunyuan-dense", "HunYuanDenseV1", dict(head_dim=32, **rope()), EPS | BASE),
     Published("starcoder2", "Starcoder2", dict(norm_epsilon=1e-5, use_bias=True, tie_word_embeddings=True, **rope()), BASE | {"another epsilon": {"norm_epsilon": 0.3}}),
-    Published("nemotron", "Nemotron", dict(norm_eps=1e-5, head_dim=24, **rope(partial_rotary_factor=0.5)),
+    Published("nemotron", "Nemotron", dict(num_hidden_layers=2, norm_eps=1e-5, head_dim=24, **rope(partial_rotary_factor=0.5)),
               BASE | {"another epsilon": {"norm_eps": 0.3}, "all of a head rotates": {"rope_parameters.partial_rotary_factor": 1.0}}),
     Published("stablelm", "StableLm", dict(layer_norm_eps=1e-5, use_qkv_bias=True, **rope(partial_rotary_factor=0.25)), BASE | {"another epsilon": {"layer_norm_eps": 0.3}}),
     Published("cohere", "Cohere", dict(layer_norm_eps=1e-5, logit_scale=0.3, tie_word_embeddings=True, use_qk_norm=True, **rope()),
@@ -201,6 +201,9 @@ def fill(model) -> None:
             if weights.ndim == 1:
                 # Around what the class starts them with: 1 or 0 of norms, rates of recurrences.
                 weights.add_(0.3 * noise)
+                # What is added to 1 is small.
+                if name.endswith("norm.weight") and type(model).__name__ == "NemotronForCausalLM":
+                    weights.sub_(1.0)
                 # Where attention has no scale of its own, queries are as long as their norm makes them.
                 if name.endswith("q_norm.weight") and "Gemma4" in type(model).__name__:
                     weights.mul_(weights.shape[0] ** -0.5)
@@ -261,6 +264,26 @@ def tokenizer(case: Published, folder: Path, model: bytes) -> None:
     merges = generate_merges(vocab, {piece: pieces.get_score(i) for piece, i in ranks.items()})
     made = transformers.GemmaTokenizer(vocab=vocab, merges=merges, mask_token=None)
     made.save_pretrained(folder)
+
+
+def joined(folder: Path) -> bool:
+    """Joins the experts of every layer in a folder's weights, as transformers 5 has them in memory; false if there are none to join."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights = {name.replace(".block_sparse_moe.", ".mlp."): tensor for name, tensor in weights.items()}
+    parts = {name: name.split(".experts.0.") for name in weights if ".experts.0." in name}
+    layers = {layer for layer, _ in parts.values()}
+    names = {name for _, name in parts.values()}
+    gate, up, down = (next((name for name in pair if name in names), "") for pair in (
+        ("gate_proj.weight", "w1.weight"), ("up_proj.weight", "w3.weight"), ("down_proj.weight", "w2.weight")))
+    for layer in layers:
+        count = sum(name.startswith(f"{layer}.experts.") for name in weights) // 3
+        both = [torch.cat([weights.pop(f"{layer}.experts.{i}.{part}") for part in (gate, up)]) for i in range(count)]
+        weights[f"{layer}.experts.gate_up_proj"] = torch.stack(both)
+        weights[f"{layer}.experts.down_proj"] = torch.stack([weights.pop(f"{layer}.experts.{i}.{down}") for i in range(count)])
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return bool(layers)
 
 
 def changed(said: dict, changes: dict) -> dict:

@@ -27,6 +27,7 @@ mod hostile;
 mod incoming;
 mod load;
 mod long_context;
+mod measure;
 mod mtp;
 mod neighbours;
 mod not_finite;

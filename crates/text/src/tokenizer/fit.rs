@@ -31,13 +31,18 @@ pub struct PreMisfit {
 }
 
 impl Tokenizer {
+    /// How many tokens the pre-tokeniser cuts, out of how many that were tried; `None`: there is none, or it cuts lines alone.
+    pub fn cut_tokens(&self) -> Option<(usize, usize)> {
+        match &self.algorithm {
+            Algorithm::Bpe { merges, pre, .. } if !pre.raw_bytes => Some(cut_of(*pre, merges)),
+            _ => None,
+        }
+    }
+
     /// Looks at some of the vocabulary for tokens that the pre-tokeniser cuts. `None`: it fits, or there is none.
     pub fn misfit(&self) -> Option<PreMisfit> {
-        let Algorithm::Bpe { merges, pre, name } = &self.algorithm else { return None };
-        if pre.raw_bytes {
-            return None;
-        }
-        let (cut, of) = cut_of(*pre, merges);
+        let Algorithm::Bpe { name, .. } = &self.algorithm else { return None };
+        let (cut, of) = self.cut_tokens()?;
         let fits = of < MIN_SAMPLE || cut * 100 <= of * MAX_CUT;
         (!fits).then(|| PreMisfit { name: name.to_string(), cut, of })
     }
@@ -60,4 +65,37 @@ fn cut_of(pre: Pre, merges: &StringArray) -> (usize, usize) {
         cut += usize::from(parts > 1);
     }
     (cut, of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Merges of words with a space before them, and of these more.
+    fn merges(more: &[&str]) -> StringArray {
+        let words = (0..600).map(|i: u32| {
+            let letter = |n: u32| char::from(b'a' + (i / 26u32.pow(n) % 26) as u8);
+            format!("Ġ{} {}{}", letter(0), letter(1), letter(2))
+        });
+        let more = more.iter().map(|merge| (*merge).to_owned()).cycle();
+        let all: Vec<String> = words.zip(more).flat_map(|(word, more)| [word, more]).collect();
+        StringArray::of(&all)
+    }
+
+    fn cut(name: &str, merges: &StringArray) -> usize {
+        let (cut, of) = cut_of(Pre::by_name(name).unwrap(), merges);
+        assert_eq!(of, SAMPLE);
+        cut
+    }
+
+    #[test]
+    fn tokens_that_another_pretokeniser_cuts_are_counted() {
+        let llama3 = merges(&["( ab", ". cd", "12 3", "Ċ ĊĊ", "' ll"]);
+        assert_eq!(cut("llama-bpe", &llama3), 0);
+        assert!(cut("gpt-2", &llama3) > 50, "{}", cut("gpt-2", &llama3));
+        assert!(cut("qwen2", &llama3) > 25, "it takes digits one by one");
+        let gpt2 = merges(&["Ġ ab", "12 34", "Ġ( [", "' ll"]);
+        assert_eq!(cut("gpt-2", &gpt2), 0);
+        assert!(cut("llama-bpe", &gpt2) > 25, "it takes three digits at most");
+    }
 }

@@ -53,5 +53,8 @@ pub(super) const OUTPUT_NORM_BIAS: Part = vector("norm.bias", "output_norm.bias"
 
 fn keys(_: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
     own.add("vocab_size", Entry::U32(dimensions.vocab as u32));
+    if own.keys.iter().all(|(key, _)| *key != "rope.scaling.type") {
+        own.add("rope.scaling.type", Entry::Str("none".into()));
+    }
     Ok(())
 }
