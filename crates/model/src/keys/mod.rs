@@ -44,6 +44,14 @@ impl<'g, 'a> Keys<'g, 'a> {
         self.read.borrow_mut().extend(keys.iter().map(|key| self.name(key)));
     }
 
+    /// The same for all keys of the file that begin so.
+    pub(crate) fn do_not_apply_under(&self, start: &str) {
+        let start = self.name(start);
+        let names = self.gguf.metadata.iter().map(|(name, _)| *name);
+        let under = names.filter(|name| name.starts_with(&start));
+        self.read.borrow_mut().extend(under.map(str::to_owned));
+    }
+
     /// Reads a factor, which is 1 unless the file states otherwise; some files have 0 for that.
     pub(crate) fn factor(&self, key: &str) -> Result<f32, SpecError> {
         let found = self.float(key, 0.0..1e9, "a number that is not negative")?;

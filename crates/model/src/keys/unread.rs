@@ -9,8 +9,12 @@ use super::Keys;
 
 /// Keys without an effect on what is computed here, in files of any architecture, with the reason. A `*` at the end stands for
 /// anything.
-const HARMLESS: [(&str, &str); 17] = [
+const HARMLESS: [(&str, &str); 21] = [
     ("vocab_size", "the tokens in the file are counted"),
+    ("feed_forward_length", "the tensors have the width, if there are dense layers"),
+    ("expert_feed_forward_length", "the tensors have the width"),
+    ("expert_shared_feed_forward_length", "the tensors have the width"),
+    ("expert_shared_count", "the tensors have the width of all of them together"),
     ("tensor_data_layout", "names the order of rows that all files of the architecture have"),
     (
         "rope.scaling.finetuned",

@@ -220,6 +220,12 @@ impl ModelSpec {
                 "this architecture with attention in both directions",
             ));
         }
+        if spec.ropes.is_empty() {
+            keys.do_not_apply_under("rope.");
+        }
+        if spec.attended().next().is_none() {
+            keys.do_not_apply_under("attention.");
+        }
         spec.unread_keys = keys.unread();
         Ok(spec)
     }

@@ -14,6 +14,8 @@ pub(super) struct Architecture {
     pub(super) fits: fn(&Config) -> bool,
     /// Values of `model_type`, for configurations without `architectures`.
     pub(super) model_types: &'static [&'static str],
+    /// The names of what every network has.
+    pub(super) naming: Naming,
     /// Defaults of `transformers` for missing values.
     pub(super) defaults: Defaults,
     /// The key of the activation applied to the gate, and the only value that GGUF readers
@@ -52,6 +54,28 @@ pub(super) struct Architecture {
     /// Writes the metadata specific to it, and notes.
     pub(super) keys: fn(&Config, &Dimensions, &mut Own) -> Result<(), ConvertError>,
 }
+
+/// The names of what every network has, in the source.
+#[derive(Clone, Copy)]
+pub(super) struct Naming {
+    /// Possible beginnings of the names of all tensors except the output: whole models, parts saved alone, models with pictures.
+    pub(super) prefixes: &'static [&'static str],
+    pub(super) embedding: &'static str,
+    /// Before the number of a layer.
+    pub(super) layers: &'static str,
+    pub(super) output: &'static str,
+    /// Keys of the configuration: the usual name, and the one here.
+    pub(super) keys: &'static [(&'static str, &'static str)],
+}
+
+/// The names that nearly all architectures have.
+pub(super) const USUAL: Naming = Naming {
+    prefixes: &["model.", "", "language_model.model.", "model.language_model.", "language_model."],
+    embedding: EMBEDDING.source,
+    layers: "layers.",
+    output: OUTPUT.source,
+    keys: &[],
+};
 
 /// The configuration keys of a mixture of experts, with the defaults of `transformers`.
 #[derive(Clone, Copy)]

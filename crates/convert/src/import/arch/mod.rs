@@ -15,7 +15,9 @@ mod dimensions;
 mod dots1;
 mod encoder;
 mod ernie4_5;
+mod exaone;
 mod exaone4;
+mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -23,6 +25,7 @@ mod gemma4;
 mod general;
 mod glm4;
 mod glm4_moe;
+mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granitehybrid;
@@ -31,6 +34,7 @@ mod hunyuan;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba2;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
@@ -66,7 +70,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 50] = [
+const KNOWN: [Architecture; 54] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
@@ -117,6 +121,10 @@ const KNOWN: [Architecture; 50] = [
     olmoe::OLMOE,
     stablelm::STABLELM,
     starcoder2::STARCODER2,
+    exaone::EXAONE,
+    falcon::FALCON,
+    gpt_neox::GPT_NEOX,
+    mamba2::MAMBA2,
 ];
 
 /// Describes the network of a Hugging Face folder.
@@ -132,26 +140,27 @@ pub(crate) fn huggingface(
         return Ok(encoder);
     }
     let architecture = refuse::recognise(&config, &KNOWN)?;
+    let config = &config.with_usual_names(architecture.naming.keys);
     let sentence = SentenceTransformer::read(side)?;
     let pooling = sentence.as_ref().and_then(|found| found.pooling);
-    let mut source = NetworkTensors::find(&config, tensors)?;
+    let mut source = NetworkTensors::find(config, &architecture.naming, tensors)?;
     source.of_vectors = pooling.is_some();
-    let dimensions = Dimensions::read(&config, architecture, source.rows)?;
-    let rope = Rope::read(&config, &architecture.defaults, dimensions.context)?;
-    let (rules, mut parameters) = source.place(&config, architecture, &dimensions)?;
+    let dimensions = Dimensions::read(config, architecture, source.rows)?;
+    let rope = Rope::read(config, &architecture.defaults, dimensions.context)?;
+    let (rules, mut parameters) = source.place(config, architecture, &dimensions)?;
 
     let mut extra = Vec::new();
-    for (name, factors) in rope.factors(&config, dimensions.head)? {
+    for (name, factors) in rope.factors(config, dimensions.head)? {
         parameters = parameters.saturating_add(factors.len() as u64);
         extra.push((name.into(), factors));
     }
     let mut own = Own::default();
-    network_keys(&config, architecture, &dimensions, &rope, &mut own)?;
+    network_keys(config, architecture, &dimensions, &rope, &mut own)?;
     if let Some(pooling) = pooling {
         own.add("pooling_type", Entry::U32(pooling.number()));
     }
     let mut notes = own.notes;
-    let mut keys = general::keys(side, &config, parameters, &mut notes)?;
+    let mut keys = general::keys(side, config, parameters, &mut notes)?;
     let prefix = architecture.gguf;
     keys.extend(own.keys.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
     keys.extend(sentence.iter().flat_map(SentenceTransformer::keys));
