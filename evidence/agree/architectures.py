@@ -516,6 +516,8 @@ class Report(checks.Checks):
 def compare(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Path, exactly: Callable) -> Path:
     """The F32 file, and what may not pass for it, beside `exactly(path, tokens)`; returns the file."""
     path = tiny_models.write(m, folder / "model.gguf")
+    noted = process.run([common.alight(args.alight), "inspect", path], timeout=60).stderr
+    report.add("is not read" not in noted, f"{m.name}: its metadata is read: {noted.strip()}")
     tokens, batch = ours(args, path, text, CONTEXT)
     _, single = ours(args, path, text, 1)
     exact = exactly(path, tokens)

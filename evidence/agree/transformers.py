@@ -177,6 +177,14 @@ def publish(args, report: agree.Report, case: published.Published, folder: Path,
             hf_models.as_it_was(part)
         same = again(old).read_bytes() == (folder / "converted.gguf").read_bytes()
         report.add(same, f"{case.name}: config.json of transformers 4 gives the same file")
+    together = folder / "together" / case.name
+    shutil.rmtree(together.parent, ignore_errors=True)
+    shutil.copytree(source, together)
+    if published.joined(together):
+        path = folder / "together.gguf"
+        agree.alight(args, "convert", together, "-o", path, "--force")
+        same = path.read_bytes() == (folder / "converted.gguf").read_bytes()
+        report.add(same, f"{case.name}: joined experts give the same file")
     for what, changes in case.mistakes.items():
         try:
             path = again(published.changed(said, changes))

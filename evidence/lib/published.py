@@ -147,6 +147,42 @@ CASES = [
         GEMMA4, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=7,
         top_k_experts=3, moe_intermediate_size=48), {"two experts": {"top_k_experts": 2}},
               old=False, whole="Gemma4"),
+    Published("gemma", "Gemma", dict(head_dim=32, tie_word_embeddings=True, **rope()), EPS | BASE),
+    Published("arcee", "Arcee", dict(attention_bias=True, mlp_bias=True, **rope()), EPS | BASE),
+    Published("exaone4", "Exaone4", dict(num_hidden_layers=5, head_dim=32, sliding_window=12, sliding_window_pattern=4, **rope(rope_theta=1e6)),
+              EPS | {"another window": {"sliding_window": 24}} | BASE),
+    Published("exaone4-full", "Exaone4", dict(sliding_window=None, layer_types=["full_attention"] * 3, **rope(rope_theta=1e6)), EPS | BASE),
+    Published("ernie4_5", "Ernie4_5", dict(head_dim=32, use_bias=False, **rope(rope_theta=5e5)), EPS | BASE),
+    Published("ernie4_5_moe", "Ernie4_5_Moe", dict(
+        moe_intermediate_size=48, moe_num_experts=7, moe_k=3, moe_num_shared_experts=2, moe_layer_start_index=1, use_bias=False, tie_word_embeddings=True,
+        **rope(rope_theta=5e5)), EPS | BASE | {"two experts": {"moe_k": 2}}),
+    Published("olmoe", "Olmoe", dict(num_experts=7, num_experts_per_tok=3, norm_topk_prob=False, **rope()), BASE | {"two experts": {"num_experts_per_tok": 2}}),
+    Published("dots1", "Dots1", dict(
+        EXPERTS, head_dim=32, n_routed_experts=8, n_shared_experts=2, n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=True,
+        routed_scaling_factor=2.5, layer_types=["full_attention"] * 3, sliding_window=None, **rope()),
+              EPS | BASE | {"another scale": {"routed_scaling_factor": 1.0}, "weights not normed": {"norm_topk_prob": False}}),
+    Published("hunyuan-dense", "HunYuanDenseV1", dict(head_dim=32, **rope()), EPS | BASE),
+    Published("starcoder2", "Starcoder2", dict(norm_epsilon=1e-5, use_bias=True, tie_word_embeddings=True, **rope()), BASE | {"another epsilon": {"norm_epsilon": 0.3}}),
+    Published("nemotron", "Nemotron", dict(num_hidden_layers=2, norm_eps=1e-5, head_dim=24, **rope(partial_rotary_factor=0.5)),
+              BASE | {"another epsilon": {"norm_eps": 0.3}, "all of a head rotates": {"rope_parameters.partial_rotary_factor": 1.0}}),
+    Published("stablelm", "StableLm", dict(layer_norm_eps=1e-5, use_qkv_bias=True, **rope(partial_rotary_factor=0.25)), BASE | {"another epsilon": {"layer_norm_eps": 0.3}}),
+    Published("cohere", "Cohere", dict(layer_norm_eps=1e-5, logit_scale=0.3, tie_word_embeddings=True, use_qk_norm=True, **rope()),
+              BASE | {"another epsilon": {"layer_norm_eps": 0.3}, "another factor": {"logit_scale": 1.0}}),
+    Published("cohere2", "Cohere2", dict(
+        num_hidden_layers=5, layer_norm_eps=1e-5, logit_scale=0.3, tie_word_embeddings=True, sliding_window=12, head_dim=24, rotary_pct=1.0, **rope()),
+              BASE | {"another window": {"sliding_window": 24}, "another factor": {"logit_scale": 1.0}}),
+    Published("afmoe", "Afmoe", dict(
+        EXPERTS, num_hidden_layers=5, head_dim=32, num_experts=7, num_shared_experts=2, num_dense_layers=1, route_scale=2.0, sliding_window=12,
+        global_attn_every_n_layers=4, mup_enabled=True, **rope()),
+              EPS | BASE | {"another window": {"sliding_window": 24}, "another scale": {"route_scale": 1.0}, "two experts": {"num_experts_per_tok": 2}}),
+    Published("exaone", "Exaone", dict(head_dim=24, **rope(rope_theta=5e5)), EPS | BASE),
+    Published("gpt_neox", "GPTNeoX", dict(layer_norm_eps=1e-5, **rope(partial_rotary_factor=0.25)), BASE | {"another epsilon": {"layer_norm_eps": 0.3}}),
+    Published("gpt_neox-serial", "GPTNeoX", dict(layer_norm_eps=1e-5, use_parallel_residual=False, **rope(partial_rotary_factor=0.5)),
+              {"parallel": {"use_parallel_residual": True}}),
+    Published("falcon", "Falcon", dict(layer_norm_epsilon=1e-5, tie_word_embeddings=True, multi_query=True, **rope()), BASE | {"another epsilon": {"layer_norm_epsilon": 0.3}}, old=False),
+    Published("falcon-grouped", "Falcon", dict(layer_norm_epsilon=1e-5, num_kv_heads=2, new_decoder_architecture=True, **rope()), BASE, old=False),
+    Published("mamba2", "Mamba2", dict(layer_norm_epsilon=1e-5, num_heads=6, head_dim=32, expand=2, n_groups=2, state_size=20, conv_kernel=4),
+              {"another epsilon": {"layer_norm_epsilon": 0.3}}, old=False),
     Published("phi3", "Phi3", dict(original_max_position_embeddings=256, sliding_window=40, **rope()),
               EPS | BASE | {"another window": {"sliding_window": 80}}),
 ]
@@ -173,6 +209,9 @@ def fill(model) -> None:
             if weights.ndim == 1:
                 # Around what the class starts them with: 1 or 0 of norms, rates of recurrences.
                 weights.add_(0.3 * noise)
+                # What is added to 1 is small.
+                if name.endswith("norm.weight") and type(model).__name__ == "NemotronForCausalLM":
+                    weights.sub_(1.0)
                 # Where attention has no scale of its own, queries are as long as their norm makes them.
                 if name.endswith("q_norm.weight") and "Gemma4" in type(model).__name__:
                     weights.mul_(weights.shape[0] ** -0.5)
@@ -233,6 +272,26 @@ def tokenizer(case: Published, folder: Path, model: bytes) -> None:
     merges = generate_merges(vocab, {piece: pieces.get_score(i) for piece, i in ranks.items()})
     made = transformers.GemmaTokenizer(vocab=vocab, merges=merges, mask_token=None)
     made.save_pretrained(folder)
+
+
+def joined(folder: Path) -> bool:
+    """Joins the experts of every layer in a folder's weights, as transformers 5 has them in memory; false if there are none to join."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights = {name.replace(".block_sparse_moe.", ".mlp."): tensor for name, tensor in weights.items()}
+    parts = {name: name.split(".experts.0.") for name in weights if ".experts.0." in name}
+    layers = {layer for layer, _ in parts.values()}
+    names = {name for _, name in parts.values()}
+    gate, up, down = (next((name for name in pair if name in names), "") for pair in (
+        ("gate_proj.weight", "w1.weight"), ("up_proj.weight", "w3.weight"), ("down_proj.weight", "w2.weight")))
+    for layer in layers:
+        count = sum(name.startswith(f"{layer}.experts.") for name in weights) // 3
+        both = [torch.cat([weights.pop(f"{layer}.experts.{i}.{part}") for part in (gate, up)]) for i in range(count)]
+        weights[f"{layer}.experts.gate_up_proj"] = torch.stack(both)
+        weights[f"{layer}.experts.down_proj"] = torch.stack([weights.pop(f"{layer}.experts.{i}.{down}") for i in range(count)])
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return bool(layers)
 
 
 def changed(said: dict, changes: dict) -> dict:

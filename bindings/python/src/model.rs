@@ -52,6 +52,8 @@ pub enum Drafts {
 ///   speculate         "auto", "off" or 0 to 7: how many tokens are computed ahead
 ///   draft             the file of a smaller model that proposes tokens
 ///   pack              pack the model once, keep the packed file, and use it from then on
+///   strict            refuse a file of which a warning would say that answers are doubtful: metadata that is not read, or a
+///                     pre-tokeniser that does not fit the vocabulary
 ///   offline           nothing is fetched from the hub
 ///
 /// `generate`, `stream`, `chat`, `stream_chat` and `batch` answer; `help(alight.Model.generate)` tells their options.
@@ -232,7 +234,7 @@ impl Model {
     /// Opens a model. The documentation of the class describes the arguments.
     #[new]
     #[pyo3(signature = (path, *, context=None, threads=None, sequences=8, load="auto", repack="auto", lock=false, memory=None,
-        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, pack=false, offline=false))]
+        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, pack=false, strict=false, offline=false))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -250,6 +252,7 @@ impl Model {
         speculate: Option<Drafts>,
         draft: Option<PathBuf>,
         pack: bool,
+        strict: bool,
         offline: bool,
     ) -> PyResult<Model> {
         let context = context.map(|n| whole("context", n)).transpose()?;
@@ -258,6 +261,7 @@ impl Model {
             load: word::<Load>("load", load)?,
             repack: word::<Repack>("repack", repack)?,
             lock,
+            strict,
             memory: memory.map(|n| whole("memory", n)).transpose()?.map(|n| n as u64),
             ..OpenOptions::default()
         };
@@ -286,10 +290,10 @@ impl Model {
             path = pack::once(py, &Model::file(path)?)?;
         }
         let draft = draft.map(|draft| hub::file(py, draft, offline)).transpose()?;
-        py.detach(move || {
+        let opened: PyResult<(Model, Vec<String>)> = py.detach(move || {
             let model = Model::open(&path, &open)?;
             let draft = draft.map(|path| Model::open(&path, &open)).transpose()?;
-            let spec = model.spec();
+            let (spec, warnings) = (model.spec(), model.warnings());
             let trained = spec.context;
             options.context = Some(alight_model::context(context, trained));
             let about = (model.name().to_owned(), spec.architecture, spec.hidden_size);
@@ -299,7 +303,7 @@ impl Model {
             let vocabulary = model.shared_vocabulary();
             let (worker, limit) = Worker::start(model, draft, options)?;
             let context = Context { limit, trained };
-            Ok(Model {
+            let model = Model {
                 worker,
                 vocabulary,
                 context,
@@ -311,8 +315,12 @@ impl Model {
                 parameters,
                 threads,
                 compiler: LazyCompiler::default(),
-            })
-        })
+            };
+            Ok((model, warnings))
+        });
+        let (model, warnings) = opened?;
+        warnings.iter().try_for_each(|warning| error::warn(py, warning))?;
+        Ok(model)
     }
 
     /// Positions of a prompt and its answer.

@@ -21,6 +21,7 @@ use crate::hub::list::ListArgs;
 use crate::hub::pull::PullArgs;
 use crate::hub::rm::RmArgs;
 use crate::hub::suggested;
+use crate::imatrix::ImatrixArgs;
 use crate::inspect::InspectArgs;
 use crate::layout::{self, lines};
 use crate::man::ManArgs;
@@ -113,6 +114,8 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Write a model file with weights of another type
     Quantize(QuantizeArgs),
+    /// Measure which columns of a model's matrices matter most, for `quantize`
+    Imatrix(ImatrixArgs),
     /// List or remove the prompts that `run --cache` keeps
     Cache(CacheCommandArgs),
     /// Fetch models from the Hugging Face hub into its cache
@@ -145,6 +148,7 @@ impl Command {
             Command::Serve(a) => a.models(),
             Command::Tokenize(a) => (vec![&mut a.model], a.hub.offline),
             Command::Perplexity(a) => a.models(),
+            Command::Imatrix(a) => a.models(),
             Command::Bench(a) => a.models(),
             Command::Pack(a) => (vec![&mut a.model], a.hub.offline),
             Command::Quantize(a) => (vec![&mut a.model], a.hub.offline),

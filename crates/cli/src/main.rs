@@ -37,6 +37,7 @@ mod embed;
 mod explain_load;
 mod habits;
 mod hub;
+mod imatrix;
 mod inspect;
 mod interrupt;
 mod layout;
@@ -120,6 +121,7 @@ fn main() -> ExitCode {
         Command::Unpack(a) => pack::unpack(&a),
         Command::Convert(a) => convert::main(&a),
         Command::Quantize(a) => quantize::main(&a),
+        Command::Imatrix(a) => imatrix::main(&a),
         Command::Cache(a) => prompt_cache::main(a),
         Command::Pull(a) => hub::pull::main(&a),
         Command::List(a) => hub::list::main(&a),

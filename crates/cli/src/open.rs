@@ -80,6 +80,11 @@ pub struct HowArgs {
     #[arg(long)]
     check_tensors: bool,
 
+    /// Refuse a file with metadata that is not read and may change what other programs compute, or with a pre-tokeniser that does not
+    /// fit its vocabulary; without it, they are named
+    #[arg(long)]
+    strict: bool,
+
     /// Bits to which the activations of a prompt are rounded for quantised weights; 16, as those of answers always are, is more
     /// exact and slower
     #[arg(long, value_name = "BITS", default_value = "8")]
@@ -125,6 +130,11 @@ impl HowArgs {
         self.memory
     }
 
+    /// Returns true if files whose metadata makes answers doubtful are refused.
+    pub fn is_strict(&self) -> bool {
+        self.strict
+    }
+
     /// Returns the precision of activations of prompts.
     pub fn prompt_precision(&self) -> Precision {
         match self.prompt_precision {
@@ -151,6 +161,7 @@ impl HowArgs {
             reclaim: self.reclaim == Switch::On,
             lock: self.lock,
             memory: self.memory,
+            strict: self.strict,
             ..OpenOptions::default()
         }
     }
@@ -194,6 +205,7 @@ pub fn draft(path: &Path, args: &EngineArgs) -> Outcome<Model> {
 /// Returns the model, after notes on how it computes and is loaded, and the check that was asked for.
 fn explained(model: Model, args: &EngineArgs) -> Outcome<Model> {
     threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
+    model.warnings().iter().for_each(|warning| say::note(warning));
     if args.check_tensors {
         say::progress("checking the weights");
         let checked = model.check_tensors();
@@ -226,13 +238,18 @@ pub fn vocabulary(path: &Path) -> Outcome<Vocabulary> {
 }
 
 /// Opens the model at `path` for its text only. Models that the native engine would reject are rejected here, too.
-pub fn text(path: &Path) -> Outcome<ModelText> {
+pub fn text(path: &Path, strict: bool) -> Outcome<ModelText> {
     let path = &source::model_file(path)?;
     let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;
     let read = || -> Result<ModelText, ModelError> {
         let spec = describe::spec(&maps)?;
-        let name = describe::name(path);
-        Ok(ModelText { name, vocabulary: describe::vocabulary(&maps[0])?, trained: spec.context })
+        let (name, vocabulary) = (describe::name(path), describe::vocabulary(&maps[0])?);
+        let warnings = describe::warnings(&spec, &vocabulary.tokenizer);
+        if strict && !warnings.is_empty() {
+            return Err(ModelError::Doubtful { path: path.into(), warnings });
+        }
+        warnings.iter().for_each(|warning| say::note(warning));
+        Ok(ModelText { name, vocabulary, trained: spec.context })
     };
     Ok(read().map_err(|error| anyhow!(error))?)
 }

@@ -201,6 +201,22 @@ pub enum ConvertError {
         /// The weight.
         found: f32,
     },
+    /// A block of quantised weights would have a scale that is not a finite f16.
+    #[error(
+        "{}: tensor \"{tensor}\" has a weight of {found}: the scale of its block is too large for {ty}, which stores it as f16; \
+         `--tensor-type NAME=bf16` stores it as it is",
+        path.display()
+    )]
+    ScaleTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The largest weight of its row, regardless of its sign.
+        found: f32,
+        /// The type.
+        ty: GgmlType,
+    },
     /// Blocks of an old file cannot be converted to current ones.
     #[error("{}: tensor \"{tensor}\": {source}", path.display())]
     Blocks {

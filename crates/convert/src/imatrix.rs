@@ -1,4 +1,4 @@
-//! Importance matrices: the importance of the columns of each matrix, as measured by llama.cpp's `llama-imatrix`.
+//! Importance matrices: the importance of the columns of each matrix, as measured by `alight imatrix` or llama.cpp's `llama-imatrix`.
 //!
 //! The file is GGUF. For a matrix it has `NAME.in_sum2` `[matrices, columns]`, the sums of the squares of the inputs that the
 //! columns were multiplied with, and `NAME.counts` `[matrices]`, the numbers of inputs: one matrix, or one for each expert. Both
@@ -20,7 +20,10 @@ use alight_pages::Map;
 use crate::write::Importance;
 use crate::{ConvertError, source};
 
+mod new;
 mod old;
+
+pub use self::new::{MeasuredTensor, imatrix_file};
 
 const MAGIC: &[u8] = b"GGUF";
 /// The tensors and keys of such a file.
@@ -105,13 +108,15 @@ impl Imatrix {
         let Some(entry) = self.entries.get(name) else { return Ok(None) };
         let matrices = ne.iter().skip(2).product::<u64>().max(1);
         let (columns, rows) = (ne.first().copied().unwrap_or(1), ne.get(1).copied().unwrap_or(1));
+        // Matrices of heads, which all inputs pass, have one number of inputs.
         let found = match &entry.counts {
-            Counts::Each(counts) => counts.len() as u64,
-            Counts::All(_) => matrices,
+            Counts::Each(counts) if counts.len() > 1 => counts.len() as u64,
+            Counts::Each(_) | Counts::All(_) => matrices,
         };
         if found == matrices && entry.sums == matrices.saturating_mul(columns) {
             let counts = match &entry.counts {
-                Counts::Each(counts) => counts.clone(),
+                Counts::Each(counts) if counts.len() > 1 => counts.clone(),
+                Counts::Each(counts) => vec![counts[0]; matrices as usize],
                 Counts::All(count) => vec![*count; matrices as usize],
             };
             return Ok(Some(Importance { file, offset: entry.offset, columns, rows, counts }));

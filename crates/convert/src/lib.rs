@@ -52,6 +52,7 @@ mod read;
 mod restore;
 mod sink;
 mod source;
+mod tensor_types;
 mod unpack;
 mod write;
 
@@ -61,11 +62,13 @@ use std::time::Duration;
 use alight_pages::Threads;
 
 pub use error::ConvertError;
+pub use imatrix::{MeasuredTensor, imatrix_file};
 pub use import::{About, Conversion, Converted, Request, format_of};
 pub use kept::{PackedOnce, all_packed, pack_once, remove_packed};
 pub use mix::{QuantizationMix, UnknownMix};
 pub use pack::{Kept, KeptReason, Packed, is_packed_from, pack, pack_unnamed};
-pub use quantize::quantize;
+pub use quantize::{Quantization, quantize};
+pub use tensor_types::{TensorPattern, TensorTypeError, TensorTypes, quantized_type};
 pub use unpack::{Unpacked, unpack};
 
 /// Options for writing.

@@ -97,6 +97,11 @@ impl Shape {
         }
     }
 
+    /// True if the embedding is also the output matrix.
+    pub(crate) fn is_tied(&self) -> bool {
+        self.tied
+    }
+
     /// Returns the number of value matrices before this layer's, and the total.
     fn place_of_values(&self, layer: u64) -> (u64, u64) {
         place(&self.values, layer)
@@ -258,16 +263,17 @@ impl QuantizationMix {
         }
     }
 
-    /// Returns the new type of the tensor `name`; `None` if it stays as it is. `ne` is innermost
-    /// first.
-    pub(crate) fn of(self, name: &str, ne: &[u64], model: &Shape) -> Option<GgmlType> {
-        if !is_matrix(name, ne) {
-            return None;
-        }
+    /// True if most matrices become blocks.
+    pub(crate) fn is_of_blocks(self) -> bool {
+        self.base().block_len() > 1
+    }
+
+    /// Returns the type that the matrix `name` is to have, if its rows can have it. `ne` is innermost first.
+    pub(crate) fn wanted(self, name: &str, ne: &[u64], model: &Shape) -> GgmlType {
         let base = self.base();
-        let is_embedding = matches!(name, "token_embd.weight" | "per_layer_token_embd.weight");
+        let is_embedding = is_embedding(name);
         let is_output = name == "output.weight" || model.tied && is_embedding;
-        let wanted = if self == QuantizationMix::MXFP4_MOE {
+        if self == QuantizationMix::MXFP4_MOE {
             let of_experts = !is_output && ne.get(2).is_some_and(|experts| *experts > 1);
             if of_experts { GgmlType::MXFP4 } else { GgmlType::Q8_0 }
         } else if is_output && base.block_len() > 1 && base != GgmlType::Q8_0 {
@@ -278,8 +284,7 @@ impl QuantizationMix {
             self.of_layer(name, model).unwrap_or(base)
         } else {
             base
-        };
-        Some(fitting(wanted, ne[0]))
+        }
     }
 
     /// More bits where they matter most.
@@ -373,15 +378,20 @@ const STAY: [&str; 10] = [
     "attn_rel_b",
 ];
 
+/// True for the tables of embeddings of tokens.
+pub(crate) fn is_embedding(name: &str) -> bool {
+    matches!(name, "token_embd.weight" | "per_layer_token_embd.weight")
+}
+
 /// Norms, biases, routers and frequency tables stay as they are.
-fn is_matrix(name: &str, ne: &[u64]) -> bool {
+pub(crate) fn is_matrix(name: &str, ne: &[u64]) -> bool {
     ne.get(1).is_some_and(|rows| *rows > 1)
         && name.ends_with(".weight")
         && !STAY.iter().any(|part| name.contains(part))
 }
 
 /// Returns the type, or the next larger one whose blocks divide a row. (llama.cpp has none for Q1_0.)
-fn fitting(ty: GgmlType, columns: u64) -> GgmlType {
+pub(crate) fn fitting(ty: GgmlType, columns: u64) -> GgmlType {
     if columns.is_multiple_of(ty.block_len()) {
         return ty;
     }
@@ -432,6 +442,12 @@ impl FromStr for QuantizationMix {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor_types::TensorTypes;
+
+    /// The type that a tensor gets.
+    fn given(mix: QuantizationMix, name: &str, ne: &[u64], model: &Shape) -> Option<GgmlType> {
+        TensorTypes::default().choose(mix, name, ne, model).map(|chosen| chosen.to)
+    }
 
     #[test]
     fn names_are_those_that_people_know() {
@@ -528,7 +544,7 @@ mod tests {
         assert_eq!((found.sharing, found.layers, found.tied), (0, 16, true));
         assert_eq!((found.place_of_values(3), found.place_of_values(11)), ((0, 4), (2, 4)));
         assert_eq!((found.place_of_down(2), found.place_of_down(15)), ((0, 16), (13, 16)));
-        let of = |name: &str| QuantizationMix::Q4_K_M.of(name, &[256, 256], &found);
+        let of = |name: &str| given(QuantizationMix::Q4_K_M, name, &[256, 256], &found);
         assert_eq!(of("blk.3.attn_v.weight"), Some(GgmlType::Q4_K));
         assert_eq!(of("blk.11.attn_v.weight"), Some(GgmlType::Q6_K));
         assert_eq!(of("token_embd.weight"), Some(GgmlType::Q6_K));
@@ -556,11 +572,12 @@ mod tests {
 
     #[test]
     fn only_experts_become_mxfp4() {
-        let of = |name, ne: &[u64]| QuantizationMix::MXFP4_MOE.of(name, ne, &shape(1, 4)).unwrap();
+        let of =
+            |name, ne: &[u64]| given(QuantizationMix::MXFP4_MOE, name, ne, &shape(1, 4)).unwrap();
         assert_eq!(of("blk.0.ffn_up_exps.weight", &[96, 64, 4]), GgmlType::MXFP4);
         assert_eq!(of("blk.0.attn_q.weight", &[96, 64]), GgmlType::Q8_0);
         assert_eq!(of("output.weight", &[96, 64]), GgmlType::Q8_0);
-        let of = |name| QuantizationMix::TQ2_0.of(name, &[512, 64], &shape(1, 0)).unwrap();
+        let of = |name| given(QuantizationMix::TQ2_0, name, &[512, 64], &shape(1, 0)).unwrap();
         assert_eq!(of("token_embd.weight"), GgmlType::Q4_K);
         assert_eq!(of("output.weight"), GgmlType::Q6_K);
         assert_eq!(of("blk.0.attn_q.weight"), GgmlType::TQ2_0);

@@ -4,7 +4,10 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use alight_convert::{ConvertError, Options, QuantizationMix, pack, quantize};
+use alight_convert::{
+    ConvertError, MeasuredTensor, Options, Quantization, QuantizationMix, TensorTypes,
+    imatrix_file, pack, quantize,
+};
 use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf, write::Builder};
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row, quantize_row_weighted};
@@ -61,7 +64,7 @@ fn make(
     threads: usize,
 ) -> Result<(), ConvertError> {
     let options = Options { force: true };
-    quantize(source, dest, mix, None, threads, options, &mut |_| ControlFlow::Continue(()))
+    quantize(source, dest, &mix.into(), threads, options, &mut |_| ControlFlow::Continue(()))
         .map(drop)
 }
 
@@ -189,8 +192,8 @@ fn columns_count_as_they_were_measured() {
     write_imatrix(&imatrix, &[(q, 20480, 1), (down, 256, 3)]);
     let options = Options { force: true };
     let run = |imatrix: &Path| {
-        let mix = QuantizationMix::Q4_K_S;
-        quantize(&source, &dest, mix, Some(imatrix), 3, options, &mut |_| ControlFlow::Continue(()))
+        let weighted = Quantization { imatrix: Some(imatrix), ..QuantizationMix::Q4_K_S.into() };
+        quantize(&source, &dest, &weighted, 3, options, &mut |_| ControlFlow::Continue(()))
     };
     let (about, _) = run(&imatrix).unwrap();
     assert!(about.notes.iter().any(|note| note.contains(up)), "{:?}", about.notes);
@@ -334,8 +337,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let stopped = quantize(
         &source,
         &dest,
-        QuantizationMix::Q8_0,
-        None,
+        &QuantizationMix::Q8_0.into(),
         2,
         Options { force: true },
         &mut |p| {
@@ -352,4 +354,118 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let error = make(&packed, &dest, QuantizationMix::Q8_0, 2).unwrap_err();
     assert!(matches!(error, ConvertError::AlreadyPacked { .. }));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn tensors_get_the_types_that_are_asked_for_and_one_line_tells_the_others() {
+    let (_folder, source, dest) = folder();
+    write_model(&source, GgmlType::F16, false);
+    let types = TensorTypes {
+        patterns: ["attn_v=q8_0", r"blk\.[0-3]\.ffn=bf16"].map(|text| text.parse().unwrap()).into(),
+        output: Some(GgmlType::Q5_1),
+        embedding: Some(GgmlType::Q4_1),
+    };
+    let quantization = Quantization { types, ..QuantizationMix::Q2_K.into() };
+    let options = Options { force: true };
+    let (about, _) =
+        quantize(&source, &dest, &quantization, 2, options, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
+    let made = fs::read(&dest).unwrap();
+    let original = fs::read(&source).unwrap();
+    let (before, after) = (gguf::parse(&original).unwrap(), gguf::parse(&made).unwrap());
+    let ty = |name: &str| after.tensor(name).unwrap().ty;
+    assert_eq!((ty("output.weight"), ty("token_embd.weight")), (GgmlType::Q5_1, GgmlType::Q4_1));
+    for layer in 0..LAYERS {
+        let of = |name: &str| ty(&format!("blk.{layer}.{name}.weight"));
+        let down = if layer < 4 { GgmlType::BF16 } else { GgmlType::Q3_K };
+        assert_eq!((of("attn_v"), of("ffn_down")), (GgmlType::Q8_0, down));
+        assert_eq!((of("attn_q"), of("attn_k")), (GgmlType::Q2_K, GgmlType::Q4_0));
+    }
+    for name in ["output.weight", "blk.1.attn_v.weight"] {
+        let mut x = vec![0.0; after.tensor(name).unwrap().elements() as usize];
+        dequantize_row(WeightType::F16, bytes_of(&original, &before, name), &mut x);
+        let mut expected = vec![0; bytes_of(&made, &after, name).len()];
+        quantize_row(Isa::best(), WeightType::of(ty(name)).unwrap(), &x, &mut expected);
+        assert!(bytes_of(&made, &after, name) == expected, "{name}");
+    }
+    // The rows of 96 are no blocks of 256.
+    let notes: Vec<_> = about.notes.iter().filter(|note| note.contains("instead of")).collect();
+    let [note] = notes[..] else { panic!("{notes:?}") };
+    assert!(note.contains("8 of 34 matrices") && note.contains("8 Q4_0 instead of Q2_K"), "{note}");
+    assert_eq!(after.get_u32("general.file_type").unwrap(), Some(10));
+}
+
+#[test]
+fn a_scale_that_f16_cannot_hold_is_an_error_that_names_the_tensor() {
+    let (_folder, source, dest) = folder();
+    let mut b = Builder::new();
+    b.str("general.architecture", "x");
+    let name = "blk.0.attn_q.weight";
+    b.tensor(name, GgmlType::F32, &[512, 3]).unwrap();
+    let file = |large: f32| {
+        b.file(|tensor, out| {
+            let mut x: Vec<f32> = (0..out.len() / 4).map(|i| weight(tensor, i)).collect();
+            x[700] = large;
+            quantize_row(Isa::best(), WeightType::F32, &x, out);
+        })
+    };
+    for (mix, holds) in [
+        (QuantizationMix::Q8_0, 8e6),
+        (QuantizationMix::Q4_0, 5e5),
+        (QuantizationMix::Q4_1, 5e5),
+        (QuantizationMix::Q4_K_S, 5e5),
+        (QuantizationMix::Q6_K, 1e5),
+        (QuantizationMix::Q2_K, 1e5),
+        (QuantizationMix::Q3_K_S, 1e5),
+        (QuantizationMix::IQ4_NL, 1e5),
+    ] {
+        fs::write(&source, file(holds)).unwrap();
+        make(&source, &dest, mix, 2).unwrap_or_else(|error| panic!("{mix}: {error}"));
+        fs::write(&source, file(-3e9)).unwrap();
+        match make(&source, &dest, mix, 2).unwrap_err() {
+            ConvertError::ScaleTooLarge { tensor, found, .. } => {
+                assert_eq!((&*tensor, found), (name, 3e9), "{mix}");
+            }
+            other => panic!("{mix}: {other}"),
+        }
+    }
+    // Without such a scale it is held.
+    make(&source, &dest, QuantizationMix::BF16, 2).unwrap();
+}
+
+#[test]
+fn an_importance_matrix_that_was_measured_here_is_read() {
+    let (folder, source, dest) = folder();
+    write_model(&source, GgmlType::F16, false);
+    let imatrix = folder.path().join("made.gguf");
+    let squares = |columns: usize| (0..columns).map(|i| f64::from(counts(1, i)) * 40.0).collect();
+    let one = |name: &str, columns| MeasuredTensor {
+        name: name.into(),
+        columns,
+        squares: squares(columns),
+        counts: vec![40],
+    };
+    let all = [one("blk.0.attn_q.weight", 512), one("blk.1.ffn_down.weight", 512)];
+    fs::write(&imatrix, imatrix_file(&all, "text.txt", (3, 512)).unwrap()).unwrap();
+    let weighted = Quantization { imatrix: Some(&imatrix), ..QuantizationMix::Q4_K_S.into() };
+    let options = Options { force: true };
+    quantize(&source, &dest, &weighted, 2, options, &mut |_| ControlFlow::Continue(())).unwrap();
+    let made = fs::read(&dest).unwrap();
+    let after = gguf::parse(&made).unwrap();
+    let said = |key: &str| after.get_str(&format!("quantize.imatrix.{key}")).unwrap().unwrap();
+    assert_eq!((said("file"), said("dataset")), ("made.gguf", "text.txt"));
+    let number = |key: &str| after.get_u32(&format!("quantize.imatrix.{key}")).unwrap().unwrap();
+    assert_eq!((number("entries_count"), number("chunks_count")), (2, 3));
+    let original = fs::read(&source).unwrap();
+    let before = gguf::parse(&original).unwrap();
+    let name = "blk.0.attn_q.weight";
+    let mut x = vec![0.0; 512 * 48];
+    dequantize_row(WeightType::F16, bytes_of(&original, &before, name), &mut x);
+    let weights: Vec<f32> = (0..512).map(|i| counts(1, i)).collect();
+    let found = bytes_of(&made, &after, name);
+    for (row, blocks) in x.chunks_exact(512).zip(found.chunks_exact(found.len() / 48)) {
+        let mut expected = vec![0; blocks.len()];
+        quantize_row_weighted(Isa::best(), WeightType::Q4_K, row, &weights, &mut expected);
+        assert!(blocks == expected);
+    }
 }

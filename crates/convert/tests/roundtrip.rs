@@ -484,7 +484,13 @@ fn a_large_alignment_is_not_paid_for_where_tensors_are_small() {
     let error = pack(&source, &packed, Options::default(), &mut go_on()).unwrap_err();
     assert!(matches!(error, ConvertError::Padding { .. }), "{error}");
     // Converted, it has another.
-    let conversion = alight_convert::Conversion::of_gguf(&source, None, None).unwrap();
+    let conversion = alight_convert::Conversion::of_gguf(
+        &source,
+        None,
+        &alight_convert::TensorTypes::default(),
+        None,
+    )
+    .unwrap();
     conversion.write(&back, 1, Options::default(), &mut go_on()).unwrap();
     assert_eq!(fs::metadata(&back).unwrap().len(), 4096);
     fs::remove_file(&back).unwrap();

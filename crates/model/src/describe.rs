@@ -6,7 +6,7 @@ use std::path::Path;
 
 use alight_formats::split::ShardName;
 use alight_pages::Map;
-use alight_text::Vocabulary;
+use alight_text::{Tokenizer, Vocabulary};
 
 use crate::error::ModelError;
 use crate::spec::ModelSpec;
@@ -33,6 +33,24 @@ fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
     Weights::load(&mut spec, &headers.catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     Ok(spec)
+}
+
+/// Returns what in a model's metadata makes its answers doubtful, a sentence each: keys that are not read and may change what other
+/// programs compute, and a pre-tokeniser that does not fit the vocabulary.
+pub fn warnings(spec: &ModelSpec, tokenizer: &Tokenizer) -> Vec<String> {
+    unread_keys(spec)
+        .into_iter()
+        .chain(tokenizer.misfit().map(|misfit| misfit.to_string()))
+        .collect()
+}
+
+/// The first of the [`warnings`], which does not need the tokenizer.
+pub fn unread_keys(spec: &ModelSpec) -> Option<String> {
+    let quoted = |key: &String| format!("\"{}\"", key.escape_debug());
+    let names = spec.unread_keys.iter().map(quoted).collect::<Vec<_>>().join(", ");
+    (!names.is_empty()).then(|| {
+        format!("metadata {names} is not read: programs that read it may compute other answers")
+    })
 }
 
 /// Returns the tokenizer and the chat template in `file`, the first of the model's GGUF files.

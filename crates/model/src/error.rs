@@ -49,6 +49,14 @@ pub enum ModelError {
         /// The mistake in it.
         source: TokenizerError,
     },
+    /// The metadata makes answers doubtful, and such files were to be refused ([`OpenOptions::strict`](crate::OpenOptions::strict)).
+    #[error("{}: {}", path.display(), warnings.join("; "))]
+    Doubtful {
+        /// The file.
+        path: PathBuf,
+        /// The [warnings](crate::describe::warnings), at least one.
+        warnings: Vec<String>,
+    },
     /// The weights could not be loaded. Names the file, or the limit that was reached.
     #[error(transparent)]
     Load(Arc<LoadError>),

@@ -120,6 +120,7 @@ mod engine;
 mod error;
 mod keys;
 mod load;
+mod measure;
 mod norm;
 mod open;
 mod parts;
@@ -147,6 +148,7 @@ pub use engine::{
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadReport, PartName, Repack, ResidentPart, SlotsReport};
+pub use measure::MatrixInputs;
 pub use open::{DEFAULT_CONTEXT, Model, OpenOptions, OpenTimings};
 pub use prompts::{
     IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError, RestoreError,

@@ -37,7 +37,10 @@ impl NormSpec {
         };
         let read = |key| keys.float(key, 0.0..1.0, "from 0 to below 1");
         let eps = match read(key)? {
-            Some(eps) => Some(eps),
+            Some(eps) => {
+                keys.do_not_apply(&[other]);
+                Some(eps)
+            }
             None => read(other)?,
         };
         Ok(NormSpec { kind, eps: eps.ok_or_else(|| keys.missing(key))? })

@@ -52,6 +52,8 @@ pub struct OpenOptions {
     /// Limit in bytes on the memory of weights and of the data of a sequence; `None`: the available memory. The experts of a mixture of experts that
     /// does not fit are loaded when they are chosen.
     pub memory: Option<u64>,
+    /// True if files are refused whose metadata makes answers doubtful ([`Model::warnings`]).
+    pub strict: bool,
     /// How those experts are read. For tests and measurements.
     pub slots: SlotOptions,
 }
@@ -66,6 +68,7 @@ impl Default for OpenOptions {
             reclaim: true,
             lock: false,
             memory: None,
+            strict: false,
             slots: SlotOptions::default(),
         }
     }
@@ -216,6 +219,12 @@ impl Model {
         let checked = checked?;
         let vocabulary =
             built.map_err(|source| ModelError::Tokenizer { path: path.into(), source })?;
+        if options.strict {
+            let warnings = describe::warnings(&checked.spec, &vocabulary.tokenizer);
+            if !warnings.is_empty() {
+                return Err(ModelError::Doubtful { path: path.into(), warnings });
+            }
+        }
         timings.weights = checked.took;
         timings.tokenizer = vocabulary.took;
         let name = describe::name(path);
@@ -294,6 +303,11 @@ impl Model {
     /// If the [shared vocabulary](Model::shared_vocabulary) has been handed out already.
     pub fn vocabulary_mut(&mut self) -> &mut Vocabulary {
         Arc::get_mut(&mut self.vocabulary).expect("the vocabulary is not shared yet")
+    }
+
+    /// What in the metadata makes answers doubtful, a sentence each ([`describe::warnings`]).
+    pub fn warnings(&self) -> Vec<String> {
+        describe::warnings(&self.spec, &self.vocabulary.tokenizer)
     }
 
     /// Checks that all weights are finite numbers. Reads all files, in little memory. (Weights that are not are noticed without this
@@ -485,7 +499,6 @@ impl Model {
         &self.weights
     }
 
-    #[cfg(test)]
     pub(crate) fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
     }

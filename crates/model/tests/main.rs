@@ -27,6 +27,7 @@ mod hostile;
 mod incoming;
 mod load;
 mod long_context;
+mod measure;
 mod mtp;
 mod neighbours;
 mod not_finite;
@@ -41,6 +42,7 @@ mod refusals;
 mod sampler_behaviour;
 mod shards;
 mod speculate;
+mod unread_keys;
 mod vectors;
 
 /// How a test opens a model if it does not matter.

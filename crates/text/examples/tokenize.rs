@@ -90,6 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "ends": tokenizer.ends(),
             "adds_bos": tokenizer.adds_bos(),
             "adds_eos": tokenizer.adds_eos(),
+            "cut": tokenizer.cut_tokens(),
             "pieces": pieces(false),
             "pieces_special": pieces(true),
         });

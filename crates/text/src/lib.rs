@@ -90,5 +90,5 @@ pub use encoder_input::{EncoderInput, Fit, InputEncoder, InputError};
 pub use prompt::{Encoder, PromptError, PromptPiece, Style};
 pub use sentence::SentenceSettings;
 pub use template::{ChatError, ChatTemplate, Message};
-pub use tokenizer::{EncodeOptions, Stop, StreamDecoder, Tokenizer, TokenizerError};
+pub use tokenizer::{EncodeOptions, PreMisfit, Stop, StreamDecoder, Tokenizer, TokenizerError};
 pub use vocabulary::{TemplateError, Vocabulary};

@@ -762,6 +762,7 @@ class Model:
         speculate: Literal["auto", "off"] | int | None = None,
         draft: str | os.PathLike[str] | None = None,
         pack: bool = False,
+        strict: bool = False,
         offline: bool = False,
     ) -> Model:
         """Opens a GGUF file, or a folder with one model in it. The weights are mapped, and loaded in the background.
@@ -772,7 +773,8 @@ class Model:
         `threads`: to compute with, one per core if `None`. `sequences`: answers that are computed at the same time; others wait.
         `prompt_cache`: bytes of memory for what was computed of prompts, for those that begin alike. `memory`: bytes that the
         model may take. `draft`: a smaller model that proposes tokens. `pack`: the model is packed once, as by `alight run --pack`, and
-        the packed file is used from then on; where none can be kept, there is a warning, and the model is used as it is. The others are the options of `alight run`."""
+        the packed file is used from then on; where none can be kept, there is a warning, and the model is used as it is. `strict`: a file whose metadata makes answers doubtful (keys that are not read, a
+        pre-tokeniser that does not fit the vocabulary) is refused; without it there is a warning. The others are the options of `alight run`."""
     @property
     def path(self) -> Path: ...
     @property

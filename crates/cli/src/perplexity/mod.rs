@@ -97,14 +97,16 @@ impl PerplexityArgs {
     }
 }
 
-fn chunk_size(text: &str) -> Result<usize, String> {
+/// Parses the number of tokens of a chunk.
+pub fn chunk_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 4..=16_777_216) => Ok(n),
         _ => Err("expected a number from 4 to 16777216".to_owned()),
     }
 }
 
-fn batch_size(text: &str) -> Result<usize, String> {
+/// Parses the number of tokens that are computed at once.
+pub fn batch_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 1..=4096) => Ok(n),
         _ => Err("expected a number from 1 to 4096".to_owned()),
@@ -229,7 +231,7 @@ fn measure(
 }
 
 /// Reads the text of a file, without a newline at its end.
-fn read_text(path: &Path) -> anyhow::Result<String> {
+pub fn read_text(path: &Path) -> anyhow::Result<String> {
     let from = match path == Path::new("-") {
         true => text_input::From::Stdin,
         false => text_input::From::File(path),

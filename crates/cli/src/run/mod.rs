@@ -279,7 +279,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         EngineKind::Jax => {
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
             let clock = Instant::now();
-            let text = Box::leak(Box::new(open::text(&args.model)?));
+            let text = Box::leak(Box::new(open::text(&args.model, args.engine.is_strict())?));
             args.template.give(&mut text.vocabulary)?;
             let text: &'static open::ModelText = text;
             phases.end("open");

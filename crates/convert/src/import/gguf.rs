@@ -15,6 +15,7 @@ use crate::files::Files;
 use crate::imatrix::{Imatrix, PREFIX};
 use crate::mix::{ModelFacts, QuantizationMix, Shape};
 use crate::order::execution_order;
+use crate::tensor_types::{self, TensorTypes};
 use alight_files::Headers;
 
 use crate::source;
@@ -25,14 +26,17 @@ const FILE_TYPE: &str = "general.file_type";
 const VERSION: &str = "general.quantization_version";
 const ALIGNMENT: &str = "general.alignment";
 
+/// The mix, if types change, and the types that it does not decide.
+type Types<'t> = (Option<QuantizationMix>, &'t TensorTypes);
+
 /// Plans a file with the source's metadata and tensors.
 pub(super) fn plan(
     path: &Path,
     mut files: Files,
-    mix: Option<QuantizationMix>,
+    types: Types<'_>,
     imatrix: Option<Imatrix>,
 ) -> Result<Conversion, ConvertError> {
-    let (plan, architecture, notes) = plan_of(path, &files, mix, imatrix.as_ref())?;
+    let (plan, architecture, notes) = plan_of(path, &files, types, imatrix.as_ref())?;
     let recognised = match files.maps().len() {
         1 => "GGUF".into(),
         n => format!("GGUF, {n} shards"),
@@ -48,9 +52,10 @@ pub(super) fn plan(
 fn plan_of(
     path: &Path,
     files: &Files,
-    mix: Option<QuantizationMix>,
+    types: Types<'_>,
     imatrix: Option<&Imatrix>,
 ) -> Result<(Plan, String, Vec<String>), ConvertError> {
+    let mix = types.0;
     let copies = alight_files::copies(files.maps());
     let headers = source::canonical_headers(files.maps(), &copies)?;
     let first = headers.files.first();
@@ -62,11 +67,13 @@ fn plan_of(
             builder.value(key, &value);
         }
     }
-    let items = items(&headers, mix, imatrix.is_some());
-    let (mut importance, mut notes) = (HashMap::new(), Vec::new());
+    let (items, note) = items(&headers, types, imatrix.is_some());
+    let (mut importance, mut notes) = (HashMap::new(), Vec::from_iter(note));
     if let Some(imatrix) = imatrix {
         // Its map follows those of the model.
-        (importance, notes) = weights(&items, imatrix, files.maps().len())?;
+        let without;
+        (importance, without) = weights(&items, imatrix, files.maps().len())?;
+        notes.extend(without);
         imatrix.keys(importance.len(), &mut builder);
     }
     if let Some(mix) = mix {
@@ -120,24 +127,33 @@ fn facts(headers: &Headers<'_>) -> ModelFacts {
     ModelFacts::read(architecture.unwrap_or_default(), number)
 }
 
-/// Returns the tensors in the order of use, with their new types.
-fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>, weighted: bool) -> Vec<Item> {
+/// Returns the tensors in the order of use, with their new types, and a note about those whose rows cannot have the wanted one.
+fn items(
+    headers: &Headers<'_>,
+    (mix, types): Types<'_>,
+    weighted: bool,
+) -> (Vec<Item>, Option<String>) {
     let tensors = &headers.catalog.tensors;
     let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();
     let model = Shape::of(names.iter().copied(), &facts(headers).weighted(weighted));
+    let chosen = |index: usize| {
+        let info = &tensors[index].info;
+        mix.and_then(|mix| types.choose(mix, info.name, info.shape(), &model))
+    };
+    let of = |index: usize| Some((names[index], tensors[index].info.ne[0], chosen(index)?));
+    let note = tensor_types::note((0..tensors.len()).filter_map(of));
     let item = |index: usize| {
         let Placed { shard, info } = tensors[index];
-        let chosen = mix.and_then(|mix| mix.of(info.name, info.shape(), &model));
         Item {
             name: info.name.into(),
             ne: info.shape().into(),
             from: Elements::Gguf(info.ty),
-            to: chosen.unwrap_or(info.ty),
+            to: chosen(index).map_or(info.ty, |chosen| chosen.to),
             data: ItemData::whole(shard, info.offset, info.shape()),
             heads: None,
             change: Change::None,
             order: Order::Same,
         }
     };
-    execution_order(&names).into_iter().map(item).collect()
+    (execution_order(&names).into_iter().map(item).collect(), note)
 }

@@ -35,6 +35,7 @@ use crate::files::Files;
 use crate::imatrix::Imatrix;
 use crate::mix::{ModelFacts, QuantizationMix};
 use crate::order::execution_order;
+use crate::tensor_types::TensorTypes;
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
@@ -138,7 +139,12 @@ impl Conversion {
                 let problem = "has a tokenizer: leave --tokenizer out".into();
                 return Err(ConvertError::Source { path: source.into(), problem });
             }
-            return Conversion::of_gguf(&found.weights[0], request.mix, None);
+            return Conversion::of_gguf(
+                &found.weights[0],
+                request.mix,
+                &TensorTypes::default(),
+                None,
+            );
         }
         // There is a header before every tensor (ggml), or every record (torch).
         let files = Files::open(&found.weights, !found.headers_first())?;
@@ -159,7 +165,7 @@ impl Conversion {
     }
 
     /// Plans the conversion of a GGUF file: all shards of its model in one, tensors on pages and in the
-    /// order of use, and of other types if there is a `mix`, weighted by an importance matrix if there is
+    /// order of use, and of other types if there is a `mix`, except for those that `types` states, weighted by an importance matrix if there is
     /// one.
     ///
     /// # Errors
@@ -167,6 +173,7 @@ impl Conversion {
     pub fn of_gguf(
         path: &Path,
         mix: Option<QuantizationMix>,
+        types: &TensorTypes,
         imatrix: Option<&Path>,
     ) -> Result<Conversion, ConvertError> {
         let imatrix = imatrix.map(Imatrix::open).transpose()?;
@@ -181,7 +188,7 @@ impl Conversion {
             drop(files);
             files = Files::open(&paths, false)?;
         }
-        gguf::plan(path, files, mix, imatrix)
+        gguf::plan(path, files, (mix, types), imatrix)
     }
 
     /// Decides types and offsets.
@@ -196,7 +203,7 @@ impl Conversion {
             entry.first_number()
         };
         let facts = ModelFacts::read(&draft.architecture, number);
-        types::choose(&mut draft.items, mix, &facts);
+        draft.notes.extend(types::choose(&mut draft.items, mix, &facts));
         let names: Vec<&str> = draft.items.iter().map(|item| item.name.as_str()).collect();
         let order = execution_order(&names);
         let items: Vec<Item> = order.into_iter().map(|i| draft.items[i].clone()).collect();

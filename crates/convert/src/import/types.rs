@@ -5,24 +5,36 @@ use std::collections::BTreeMap;
 use alight_formats::GgmlType;
 
 use crate::mix::{ModelFacts, QuantizationMix, Shape};
+use crate::tensor_types::{self, TensorTypes};
 use crate::write::Item;
 
 /// `general.file_type` of an F32 file, and of files without a number of their own.
 const ALL_F32: u32 = 0;
 
 /// Makes every vector F32, as all programs expect, and gives every matrix the type chosen by `mix` for a model with these facts,
-/// or else keeps its type: only a type without kernels becomes F32.
-pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>, facts: &ModelFacts) {
+/// or else keeps its type: only a type without kernels becomes F32. Returns a note about matrices that the type does not fit.
+pub(crate) fn choose(
+    items: &mut [Item],
+    mix: Option<QuantizationMix>,
+    facts: &ModelFacts,
+) -> Option<String> {
+    let types = TensorTypes::default();
     let model = Shape::of(items.iter().map(|item| item.name.as_str()), facts);
-    for item in items {
+    let chosen = |item: &Item| types.choose(mix?, &item.name, &item.ne, &model);
+    let of =
+        |item: &'_ Item| chosen(item).map(|chosen| (item.name.clone(), item.columns(), chosen));
+    let all: Vec<_> = items.iter().filter_map(of).collect();
+    for item in items.iter_mut() {
         let same = item.from.current();
-        item.to = match mix.and_then(|mix| mix.of(&item.name, &item.ne, &model)) {
-            Some(ty) => ty,
+        let chosen = chosen(item);
+        item.to = match chosen {
+            Some(chosen) => chosen.to,
             None if is_float(same) && (item.ne.len() == 1 || is_small(&item.name)) => GgmlType::F32,
             None if same == GgmlType::F64 => GgmlType::F32,
             None => same,
         };
     }
+    tensor_types::note(all.iter().map(|(name, columns, chosen)| (&**name, *columns, *chosen)))
 }
 
 /// Routers, biases of experts, tables of positions and token types, taps of convolutions and all tensors of a recurrent layer except its projections: they are small and

@@ -19,6 +19,16 @@ const FLOATS: u64 = 1 << 20;
 /// The smallest number that does not round to a finite f16.
 const F16_LIMIT: f32 = 65_520.0;
 
+/// Blocks of smaller numbers have finite scales, whatever their type.
+const LARGE: f32 = 32_768.0;
+
+/// True if blocks that were made of finite numbers stand for others.
+fn has_infinite_scale(ty: WeightType, blocks: &[u8], elements: usize) -> bool {
+    let mut values = vec![0.0; elements];
+    dequantize_row(ty, blocks, &mut values);
+    values.iter().any(|value| !value.is_finite())
+}
+
 /// Data shared by all makers.
 pub(super) struct Work<'a> {
     pub(super) header: &'a [u8],
@@ -246,6 +256,13 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
             let isa = self.work.isa;
             let weights = self.weights(placed, unit)?;
             quantize_row_weighted(isa, ty, row, weights, &mut scratch);
+            if ty.block_len() > 1 {
+                let largest = row.iter().fold(0f32, |most, value| most.max(value.abs()));
+                if largest >= LARGE && has_infinite_scale(ty, &scratch, columns) {
+                    let (path, tensor, ty) = (self.source(item), item.name.clone(), ty.ggml());
+                    return Err(ConvertError::ScaleTooLarge { path, tensor, found: largest, ty });
+                }
+            }
             out.put(unit * units.bytes, &scratch);
         }
         (self.floats, self.scratch) = (floats, scratch);

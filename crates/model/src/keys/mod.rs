@@ -1,7 +1,10 @@
 //! The metadata under an architecture's prefix, with the checks that all of them need.
 
 mod error;
+mod unread;
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use alight_formats::gguf::{Array, FromValue, Gguf, GgufError, Value};
@@ -13,13 +16,42 @@ pub(crate) const MAX_LAYERS: usize = 4096;
 pub(crate) const MAX_WIDTH: usize = 1 << 20;
 pub(crate) const MAX_CONTEXT: usize = 1 << 30;
 
-/// The metadata under an architecture's prefix.
+/// The metadata under an architecture's prefix. It remembers which keys were read: what a file says beyond them is reported
+/// ([`Keys::unread`]), so that nothing that another program computes with is left out in silence.
 pub(crate) struct Keys<'g, 'a> {
     pub(crate) gguf: &'g Gguf<'a>,
     pub(crate) prefix: &'static str,
+    /// The keys that were read, by their full names, whether the file has them or not.
+    read: RefCell<HashSet<String>>,
 }
 
-impl<'a> Keys<'_, 'a> {
+impl<'g, 'a> Keys<'g, 'a> {
+    /// The metadata of the architecture called `prefix`, of which nothing has been read.
+    pub(crate) fn new(gguf: &'g Gguf<'a>, prefix: &'static str) -> Keys<'g, 'a> {
+        Keys { gguf, prefix, read: RefCell::default() }
+    }
+
+    /// Returns the value of a key, of any type, if it is present. Every other function reads through this one.
+    pub(crate) fn find(&self, key: &str) -> Option<&'g Value<'a>> {
+        let name = self.name(key);
+        let found = self.gguf.get(&name);
+        self.read.borrow_mut().insert(name);
+        found
+    }
+
+    /// Counts these keys as read: another key says that their values apply to nothing here.
+    pub(crate) fn do_not_apply(&self, keys: &[&str]) {
+        self.read.borrow_mut().extend(keys.iter().map(|key| self.name(key)));
+    }
+
+    /// The same for all keys of the file that begin so.
+    pub(crate) fn do_not_apply_under(&self, start: &str) {
+        let start = self.name(start);
+        let names = self.gguf.metadata.iter().map(|(name, _)| *name);
+        let under = names.filter(|name| name.starts_with(&start));
+        self.read.borrow_mut().extend(under.map(str::to_owned));
+    }
+
     /// Reads a factor, which is 1 unless the file states otherwise; some files have 0 for that.
     pub(crate) fn factor(&self, key: &str) -> Result<f32, SpecError> {
         let found = self.float(key, 0.0..1e9, "a number that is not negative")?;
@@ -33,7 +65,8 @@ impl<'a> Keys<'_, 'a> {
 
     /// Returns the value of a key, if it is present.
     pub(crate) fn get<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>, SpecError> {
-        Ok(self.gguf.value(&self.name(key))?)
+        let found = self.find(key);
+        Ok(found.map(|value| T::from_value(&self.name(key), value)).transpose()?)
     }
 
     /// Reads a required whole number from 1 to `most`.
@@ -48,7 +81,7 @@ impl<'a> Keys<'_, 'a> {
         key: &str,
         most: usize,
     ) -> Result<Option<usize>, SpecError> {
-        let found = match self.gguf.get(&self.name(key)) {
+        let found = match self.find(key) {
             None => return Ok(None),
             Some(Value::Array(array)) => {
                 let mut values = array.iter_int().into_iter().flatten();
@@ -91,7 +124,7 @@ impl<'a> Keys<'_, 'a> {
             Ok(checked) if range.contains(&checked) => Ok(checked),
             _ => Err(self.value(key, value, expected())),
         };
-        let array = match self.gguf.get(&self.name(key)) {
+        let array = match self.find(key) {
             None => return Ok(None),
             Some(Value::Array(array)) => array,
             Some(_) => {

@@ -210,7 +210,7 @@ impl<'m> Compute<'m> {
         self.multiply([[w]], [[out]], acts, threads, None);
     }
 
-    /// Returns for each adapter of the projections that the slots of places go through the products `[slots, rank]` of its first factor with
+    /// Measures the inputs of the projections that the slots of places go through, if that was asked for, and returns for each adapter of the projections that the slots of places go through the products `[slots, rank]` of its first factor with
     /// the packed activations. Nothing is allocated if there are no adapters.
     pub(crate) fn slot_corrections<'l>(
         &self,
@@ -219,6 +219,7 @@ impl<'m> Compute<'m> {
         threads: &PerThread<Scratch>,
     ) -> Vec<Vec<f32>> {
         let Some(first) = places.first() else { return Vec::new() };
+        places.iter().for_each(|place| projection(place.matrix).measure(acts, place));
         let adapters = projection(first.matrix).linear.adapters.iter();
         let products = adapters.map(|adapter| {
             let mut ax = vec![0.0; acts.rows().all() * adapter.rank];
@@ -234,13 +235,15 @@ impl<'m> Compute<'m> {
     }
 }
 
-/// Returns the products `[tokens, rank]` of the first factors of all adapters of some projections with the packed activations, in order.
+/// Returns the products `[tokens, rank]` of the first factors of all adapters of some projections with the packed activations, in order; and
+/// measures their inputs, if that was asked for.
 /// Nothing is allocated if there are no adapters.
 fn corrections<'l>(
-    linears: impl Iterator<Item = &'l LinearView<'l>>,
+    linears: impl Iterator<Item = &'l LinearView<'l>> + Clone,
     acts: &Activations,
     threads: &mut PoolThreads<'_>,
 ) -> Vec<Vec<f32>> {
+    linears.clone().for_each(|linear| linear.measure(acts));
     let adapters = linears.flat_map(LinearView::adapters);
     let products = adapters.map(|adapter| {
         let mut ax = vec![0.0; acts.rows().all() * adapter.rank];

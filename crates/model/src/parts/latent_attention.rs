@@ -68,10 +68,15 @@ impl LatentAttentionSpec {
         let query_rank = keys.width_or_none("attention.q_lora_rank")?;
         let rank = keys.dimension("attention.kv_lora_rank", MAX_WIDTH)?;
         let rotated = keys.dimension("rope.dimension_count", MAX_WIDTH)?;
+        // All heads have the same latent rows.
+        keys.do_not_apply(&["attention.head_count_kv"]);
         // In newer files the plain keys are the lengths in the cache.
         let length = |of_heads, plain| -> Result<(&str, usize), SpecError> {
             match keys.optional_dimension(of_heads, MAX_WIDTH)? {
-                Some(found) => Ok((of_heads, found)),
+                Some(found) => {
+                    keys.do_not_apply(&[plain]);
+                    Ok((of_heads, found))
+                }
                 None => Ok((plain, keys.dimension(plain, MAX_WIDTH)?)),
             }
         };

@@ -72,8 +72,14 @@ impl TokenInputWeights {
         })
     }
 
-    fn linears(&self) -> [&Linear; 2] {
+    /// Its projections.
+    pub(crate) fn linears(&self) -> [&Linear; 2] {
         [&self.gate, &self.projection]
+    }
+
+    /// Its projections, for modification.
+    pub(crate) fn linears_mut(&mut self) -> [&mut Linear; 2] {
+        [&mut self.gate, &mut self.projection]
     }
 
     pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
@@ -81,7 +87,7 @@ impl TokenInputWeights {
     }
 
     pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 2] {
-        [&mut self.gate.matrix, &mut self.projection.matrix]
+        self.linears_mut().map(|linear| &mut linear.matrix)
     }
 
     pub(crate) fn input_formats(&self) -> ActivationFormats {

@@ -85,6 +85,8 @@ pub struct ModelSpec {
     pub logit_scale: f32,
     /// Soft cap of the logits.
     pub logit_softcap: Option<f32>,
+    /// The keys under the architecture's name that were not read, and may change what other programs compute.
+    pub unread_keys: Vec<String>,
 }
 
 /// The first rotary embedding in long sequences (LongRoPE: Phi 3 and 4, MiniCPM): the file has two lists of factors.
@@ -197,7 +199,7 @@ impl ModelSpec {
     /// is not implemented.
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, SpecError> {
         let architecture = arch::named(gguf.require("general.architecture")?)?;
-        let keys = Keys { gguf, prefix: architecture.name };
+        let keys = Keys::new(gguf, architecture.name);
         let mut spec = (architecture.read)(&keys)?;
         spec.pooling = Pooling::read(&keys)?.or(spec.pooling);
         if spec.classifier.is_none() {
@@ -218,6 +220,13 @@ impl ModelSpec {
                 "this architecture with attention in both directions",
             ));
         }
+        if spec.ropes.is_empty() {
+            keys.do_not_apply_under("rope.");
+        }
+        if spec.attended().next().is_none() {
+            keys.do_not_apply_under("attention.");
+        }
+        spec.unread_keys = keys.unread();
         Ok(spec)
     }
 

@@ -20,6 +20,14 @@ pub(crate) fn rope(
 /// The key of the share of YaRN's magnitude that is in the scale of attention.
 pub(crate) const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
+/// Keys that apply to YaRN alone.
+const OF_YARN: [&str; 4] = [
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    LOG_MULTIPLIER,
+];
+
 /// YaRN's magnitude for a context stretched by `factor`, with `multiplier` on the logarithm.
 pub(crate) fn magnitude(multiplier: f32, factor: f32) -> f32 {
     1.0 + 0.1 * multiplier * libm::logf(factor).max(0.0)
@@ -49,19 +57,31 @@ pub(crate) fn rope_with(
         Some(0.0) => Ok(Some(1.0)),
         _ => positive(key, 1e-6..1e9),
     };
+    let older = "rope.scale_linear";
     let factor = match factor("rope.scaling.factor")? {
-        Some(factor) => Some(factor),
-        None => factor("rope.scale_linear")?,
+        Some(factor) => {
+            keys.do_not_apply(&[older]);
+            Some(factor)
+        }
+        None => factor(older)?,
     }
     .unwrap_or(1.0);
     let key = "rope.scaling.type";
-    let scaling = match keys.get::<&str>(key)?.unwrap_or("linear") {
+    let kind = keys.get::<&str>(key)?.unwrap_or("linear");
+    if kind != "yarn" {
+        keys.do_not_apply(&OF_YARN);
+    }
+    let scaling = match kind {
         // The factors are tensors.
         "none" | "longrope" => RopeScaling::None,
         "linear" if factor == 1.0 => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor },
         "yarn" => {
             let original = "rope.scaling.original_context_length";
+            let blended = "rope.scaling.yarn_ext_factor";
+            if let Some(other) = keys.get::<f32>(blended)?.filter(|share| *share != 1.0) {
+                return Err(keys.unsupported(blended, other, "a share other than 1"));
+            }
             if base <= 1.0 {
                 return Err(keys.value("rope.freq_base", base, "above 1 for YaRN".into()));
             }

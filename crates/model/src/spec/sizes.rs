@@ -154,6 +154,7 @@ impl Sizes {
             mtp_layer: None,
             logit_scale: 1.0,
             logit_softcap: None,
+            unread_keys: Vec::new(),
         }
     }
 }

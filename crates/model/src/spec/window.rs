@@ -109,7 +109,7 @@ fn windowed_by(
     windowed: impl Fn(usize, usize) -> bool,
 ) -> Result<Vec<bool>, SpecError> {
     let key = "attention.sliding_window_pattern";
-    let period = match keys.gguf.get(&keys.name(key)) {
+    let period = match keys.find(key) {
         Some(Value::Array(array)) => return keys.flags(key, array, layers),
         Some(_) => keys.get::<u32>(key)?.map_or(period, |period| period as usize),
         None => period,

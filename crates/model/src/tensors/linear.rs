@@ -1,9 +1,10 @@
 //! A projection of a network, or several of one shape: every product of a part with a matrix goes through one.
 
-use alight_kernels::matmul::Matrix;
-use alight_kernels::parallel::LowRank;
+use alight_kernels::matmul::{Activations, Matrix};
+use alight_kernels::parallel::{LowRank, Place};
 use alight_kernels::{Isa, Layout, WeightType, vec};
 
+use super::input_sums::InputSums;
 use super::matrix::MatrixRef;
 use crate::store::{Chosen, Store};
 
@@ -16,6 +17,8 @@ pub(crate) struct Linear {
     bias: Option<Bias>,
     /// Each adds to the products, in this order, before the bias.
     pub(crate) adapters: Vec<Adapter>,
+    /// Of what it is multiplied with, if that is measured.
+    pub(crate) inputs: Option<Box<InputSums>>,
 }
 
 /// Additions to the products.
@@ -62,7 +65,7 @@ pub(crate) struct Projection<'l> {
 
 impl From<MatrixRef> for Linear {
     fn from(matrix: MatrixRef) -> Linear {
-        Linear { matrix, bias: None, adapters: Vec::new() }
+        Linear { matrix, bias: None, adapters: Vec::new(), inputs: None }
     }
 }
 
@@ -118,8 +121,9 @@ impl Linear {
 
     /// Type and layout of everything that multiplies the input, which decide the activation formats that it needs.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (WeightType, Layout)> {
+        let measured = self.inputs.is_some().then_some((WeightType::F32, Layout::Rows));
         let adapters = self.adapters.iter().map(|_| (WeightType::F32, Layout::Rows));
-        [self.matrix.kind()].into_iter().chain(adapters)
+        [self.matrix.kind()].into_iter().chain(adapters).chain(measured)
     }
 
     /// Input features.
@@ -134,6 +138,13 @@ impl Linear {
 }
 
 impl<'m> LinearView<'m> {
+    /// Adds all rows of packed activations to its inputs, if these are measured.
+    pub(crate) fn measure(&self, acts: &Activations) {
+        if let Some(inputs) = &self.linear.inputs {
+            inputs.add(self.index, acts, 0..acts.rows().all());
+        }
+    }
+
     /// Its adapters' two factors, `[rank, cols]` and `[rows, rank]`, and what follows them.
     pub(crate) fn adapters(&self) -> impl Iterator<Item = AdapterPart<'m>> + use<'m> {
         let (linear, index) = (self.linear, self.index);
@@ -184,6 +195,13 @@ impl<'l> AdapterPart<'l> {
 }
 
 impl<'l> Projection<'l> {
+    /// Adds the rows of a place of packed activations to its inputs, if these are measured.
+    pub(crate) fn measure(&self, acts: &Activations, place: &Place) {
+        if let Some(inputs) = &self.linear.inputs {
+            inputs.add(self.index, acts, place.range());
+        }
+    }
+
     /// Every second row, from row `first` on.
     pub(crate) fn every_second_row(self, first: usize) -> Projection<'l> {
         Projection { first, step: 2, rows: self.rows / 2, ..self }

@@ -3,10 +3,12 @@
 
 mod error;
 mod find;
+mod input_sums;
 mod linear;
 mod matrix;
 
 pub use self::error::WeightError;
 pub(crate) use self::find::{Finder, LayerFinder};
+pub(crate) use self::input_sums::InputSums;
 pub(crate) use self::linear::{AdapterPart, Linear, LinearView, Projection};
 pub(crate) use self::matrix::MatrixRef;

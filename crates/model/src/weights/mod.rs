@@ -104,6 +104,20 @@ impl LayerWeights {
         })
     }
 
+    /// The projections of its parts.
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        let parts = [&self.mixer, &self.feed_forward].into_iter().flatten();
+        let inputs = self.token_input.iter().flat_map(TokenInputWeights::linears);
+        parts.flat_map(|branch| branch.part.linears()).chain(inputs)
+    }
+
+    /// The same for modification.
+    fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let parts = [&mut self.mixer, &mut self.feed_forward].into_iter().flatten();
+        let inputs = self.token_input.iter_mut().flat_map(TokenInputWeights::linears_mut);
+        parts.flat_map(|branch| branch.part.linears_mut()).chain(inputs)
+    }
+
     /// The layer's matrices, in order of use.
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
         let laurel = self.laurel.iter().flat_map(LaurelWeights::matrices);
@@ -183,6 +197,16 @@ impl Weights {
         let output = self.output.iter().filter(|_| !self.tied).map(|output| &output.matrix);
         let outputs = output.chain(self.head.matrices());
         [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(outputs)
+    }
+
+    /// The projections of the layers, and the output.
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.layers.iter().flat_map(LayerWeights::linears).chain(&self.output)
+    }
+
+    /// The same for modification.
+    pub(crate) fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        self.layers.iter_mut().flat_map(LayerWeights::linears_mut).chain(&mut self.output)
     }
 
     /// The matrices, in addition to the embedding, that a token passes before the first layer.

@@ -19,6 +19,7 @@ mod bpe;
 mod charsmap;
 mod error;
 mod finder;
+mod fit;
 mod pre;
 mod special;
 mod spm;
@@ -38,6 +39,7 @@ use alight_formats::Pieces;
 use alight_formats::gguf::Gguf;
 
 pub use error::TokenizerError;
+pub use fit::PreMisfit;
 pub use stop::Stop;
 pub use stream::StreamDecoder;
 
@@ -75,7 +77,12 @@ enum Algorithm {
     Spm,
     Unigram(Unigram),
     WordPiece(WordPiece),
-    Bpe { merges: StringArray, pre: Pre },
+    Bpe {
+        merges: StringArray,
+        pre: Pre,
+        /// The name of the pre-tokeniser.
+        name: Box<str>,
+    },
 }
 
 /// A vocabulary and the rule that turns text into its tokens.
@@ -118,9 +125,9 @@ impl Tokenizer {
                     (_, Some(name)) => name,
                 };
                 let found = Pre::by_name(name);
-                Some(found.ok_or_else(|| TokenizerError::UnknownPreTokenizer {
-                    name: vocab::lossy(name.as_bytes()),
-                })?)
+                let unknown =
+                    || TokenizerError::UnknownPreTokenizer { name: vocab::lossy(name.as_bytes()) };
+                Some((found.ok_or_else(unknown)?, name))
             }
             _ => {
                 return Err(TokenizerError::UnknownModel {
@@ -130,6 +137,7 @@ impl Tokenizer {
             }
         };
 
+        let (pre, name) = pre.unzip();
         let mut vocab = Vocab::new(gguf, pieces, special::spellings())?;
         let merges = || -> Result<StringArray, TokenizerError> {
             const MERGES: &str = "tokenizer.ggml.merges";
@@ -164,7 +172,9 @@ impl Tokenizer {
             algorithm: match (unigram, word_piece, merges, pre) {
                 (Some(unigram), ..) => Algorithm::Unigram(unigram),
                 (_, Some(word_piece), ..) => Algorithm::WordPiece(word_piece),
-                (.., Some(merges), Some(pre)) => Algorithm::Bpe { merges, pre },
+                (.., Some(merges), Some(pre)) => {
+                    Algorithm::Bpe { merges, pre, name: name.unwrap_or_default().into() }
+                }
                 _ => Algorithm::Spm,
             },
             vocab,
@@ -326,7 +336,7 @@ impl Tokenizer {
                     unless_stopped(check)
                 })
             }
-            Algorithm::Bpe { merges, pre } => {
+            Algorithm::Bpe { merges, pre, .. } => {
                 let manner = Manner {
                     raw_bytes: pre.raw_bytes,
                     ignore_merges: pre.ignore_merges,

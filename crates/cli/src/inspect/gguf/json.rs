@@ -1,7 +1,7 @@
 //! The JSON of `alight inspect --json` for GGUF: complete and stable. Fields are only ever added.
 //!
 //! ```text
-//! { format, shape_order, architecture, name, tool_format?, parameters, tensor_bytes, bits_per_weight,
+//! { format, shape_order, architecture, name, tool_format?, warnings?, parameters, tensor_bytes, bits_per_weight,
 //!   types: [{type, tensors, …}],
 //!   experts?: {count, used, bytes, cached_bytes: […]},
 //!   session?: {kv_bytes_per_position, kv_layers, state_bytes, state_layers, sink_layers,
@@ -44,6 +44,7 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         architecture: text("general.architecture"),
         name: text("general.name"),
         tool_format: model.tool_format,
+        warnings: &model.warnings,
         summary: &model.summary,
         experts: model.experts.as_ref(),
         session: model.session.as_ref(),
@@ -70,6 +71,9 @@ struct GgufJson<'a> {
     /// Only with a chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_format: Option<&'static str>,
+    /// What makes answers doubtful, if anything does.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    warnings: &'a [String],
     #[serde(flatten)]
     summary: &'a Summary,
     /// Only for a mixture of experts.

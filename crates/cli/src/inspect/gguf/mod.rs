@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use alight_files::Headers;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
+use alight_model::{ModelSpec, describe};
 use alight_pages::Map;
 use alight_text::Vocabulary;
 use anyhow::{Context, anyhow};
@@ -23,7 +24,7 @@ use super::summary::Summary;
 use super::watch::Placed;
 use super::{Show, map};
 use crate::outcome::Outcome;
-use crate::source;
+use crate::{say, source};
 
 /// Shows the model that `path` is or belongs to.
 pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
@@ -33,6 +34,12 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
     let copies = alight_files::copies(&maps);
     let headers = alight_files::headers(&maps, &copies);
     let Headers { files, catalog } = headers.map_err(|e| source::explain(path, anyhow!(e)))?;
+    let spec = ModelSpec::from_gguf(&files[0]).ok();
+    let vocabulary = vocabulary(&files[0]);
+    let mut warnings: Vec<String> = spec.iter().filter_map(describe::unread_keys).collect();
+    let misfit = vocabulary.as_ref().and_then(|vocabulary| vocabulary.tokenizer.misfit());
+    warnings.extend(misfit.map(|misfit| misfit.to_string()));
+    warnings.iter().for_each(|warning| say::note(warning));
     let shown: Vec<PathBuf> = paths.iter().map(|path| found.shown(path)).collect();
     let model = Opened {
         files: shown
@@ -47,9 +54,11 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
             found,
         ),
         summary: Summary::of_catalog(&catalog),
-        tool_format: tool_format(&files[0]),
+        tool_format: vocabulary.map(|vocabulary| vocabulary.output_format().name()),
         experts: Experts::of(&files[0], &catalog, &maps, found),
-        session: SessionMemory::of(&files[0], maps.iter().map(|map| map.len() as u64).sum()),
+        session: spec
+            .map(|spec| SessionMemory::of(&spec, maps.iter().map(|map| map.len() as u64).sum())),
+        warnings,
         catalog: &catalog,
     };
     let mut text = Vec::new();
@@ -91,15 +100,17 @@ struct Opened<'a> {
     session: Option<SessionMemory>,
     /// The notation of thinking and tool calls, if there is a chat template.
     tool_format: Option<&'static str>,
+    /// What makes answers doubtful.
+    warnings: Vec<String>,
 }
 
-/// Returns the notation in which the model's thinking and tool calls are read, if there is a chat template.
-fn tool_format(gguf: &Gguf<'_>) -> Option<&'static str> {
+/// Returns the tokenizer and the chat template, if there is a chat template.
+fn vocabulary(gguf: &Gguf<'_>) -> Option<Vocabulary> {
     // Without one, no tokenizer is built, which takes most of the time of large vocabularies.
     gguf.get_str("tokenizer.chat_template").ok().flatten()?;
     let vocabulary = Vocabulary::from_gguf(gguf).ok()?;
     vocabulary.template_source()?;
-    Some(vocabulary.output_format().name())
+    Some(vocabulary)
 }
 
 /// One file.

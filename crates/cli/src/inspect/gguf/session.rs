@@ -3,7 +3,6 @@
 
 use std::io::{self, Write};
 
-use alight_formats::gguf::Gguf;
 use alight_model::{DEFAULT_CONTEXT, KvType, ModelSpec};
 use serde::Serialize;
 
@@ -39,20 +38,19 @@ struct Needed {
 }
 
 impl SessionMemory {
-    /// Returns it for a model with this header and files of `bytes` altogether. `None`: alight does not run it.
-    pub fn of(gguf: &Gguf<'_>, bytes: u64) -> Option<SessionMemory> {
-        let spec = ModelSpec::from_gguf(gguf).ok()?;
+    /// Returns it for a model of files of `bytes` altogether.
+    pub fn of(spec: &ModelSpec, bytes: u64) -> SessionMemory {
         let positions = DEFAULT_CONTEXT.min(spec.context);
         let (kv, states) = (spec.stored_per_position(), spec.states());
-        Some(SessionMemory {
+        SessionMemory {
             kv_bytes_per_position: kv.clone().sum(),
             kv_layers: kv.count(),
             state_bytes: states.clone().sum(),
             state_layers: states.count(),
             sink_layers: spec.attention_layers().filter(|spec| spec.sinks.is_some()).count(),
-            needed: Needed { positions, held: Held::of_spec(&spec, bytes, positions, KvType::F16) },
+            needed: Needed { positions, held: Held::of_spec(spec, bytes, positions, KvType::F16) },
             available_bytes: needs::available(),
-        })
+        }
     }
 
     /// Writes the lines of the heading.

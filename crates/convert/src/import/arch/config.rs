@@ -41,6 +41,18 @@ impl Config {
         Ok(Config { path, top, text })
     }
 
+    /// Gives keys that have other names here the usual ones.
+    pub(super) fn with_usual_names(mut self, names: &[(&'static str, &'static str)]) -> Config {
+        for (usual, name) in names {
+            if self.raw(usual).is_none()
+                && let Some(value) = self.raw(name).cloned()
+            {
+                self.top.insert((*usual).to_owned(), value);
+            }
+        }
+        self
+    }
+
     /// Returns an error about the file.
     pub(super) fn error(&self, problem: impl Into<String>) -> ConvertError {
         ConvertError::Side { path: self.path.clone(), problem: problem.into() }

@@ -4,8 +4,8 @@
 
 use super::config::{Config, whole};
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, EXPERTS, FURTHER, Group, Layer, MATRICES,
-    Mixture, More, Own, Part, TWO_NORMS, TensorKind, matrix, norm, vector,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, FURTHER, Group, Layer, MATRICES, Mixture,
+    More, Own, Part, TWO_NORMS, TensorKind, either_experts_of, matrix, norm, vector,
 };
 use super::dimensions::MAX_WIDTH;
 use super::llama;
@@ -30,7 +30,8 @@ pub(super) const DEEPSEEK_V3: Architecture = Architecture {
         Group::of_layers(LATENT_QUERIES, QUERIES),
         Group::always(KEYS_AND_VALUES),
         Group::of_layers(DENSE, DENSE_PARTS),
-        Group::of_layers(SPARSE, EXPERTS),
+        either_experts_of(SPARSE)[0],
+        either_experts_of(SPARSE)[1],
         Group::of_layers(BIASED, &[CHOICE]),
         Group::of_layers(SHARED, SHARED_EXPERTS),
     ],
@@ -91,7 +92,7 @@ const ALL_QUERIES: Dim = Dim::Named("num_attention_heads × (qk_nope_head_dim + 
 const LATENT: Dim = Dim::Named("kv_lora_rank + qk_rope_head_dim");
 const ALL_KEYS: Dim = Dim::Named("num_attention_heads × (qk_nope_head_dim + v_head_dim)");
 const ALL_VALUES: Dim = Dim::Named("num_attention_heads × v_head_dim");
-const SHARED_WIDTH: Dim = Dim::Named("n_shared_experts × moe_intermediate_size");
+pub(super) const SHARED_WIDTH: Dim = Dim::Named("n_shared_experts × moe_intermediate_size");
 
 const Q: Part = matrix("self_attn.q_proj.weight", "attn_q.weight", ALL_QUERIES, Dim::Hidden);
 const QUERIES: &[Part] = &[
@@ -121,6 +122,9 @@ fn values(sizes: &Dimensions) -> Vec<(u64, u64)> {
 }
 
 pub(super) const DENSE_PARTS: &[Part] = MATRICES.split_at(ATTENTION.len()).1;
+
+/// The matrices of a feed-forward part without a gate.
+pub(super) const UNGATED: &[Part] = DENSE_PARTS.split_at(1).1;
 
 /// Bias added to the probabilities for the choice of experts.
 pub(super) const CHOICE: Part =

@@ -14,6 +14,8 @@ pub(super) struct Architecture {
     pub(super) fits: fn(&Config) -> bool,
     /// Values of `model_type`, for configurations without `architectures`.
     pub(super) model_types: &'static [&'static str],
+    /// The names of what every network has.
+    pub(super) naming: Naming,
     /// Defaults of `transformers` for missing values.
     pub(super) defaults: Defaults,
     /// The key of the activation applied to the gate, and the only value that GGUF readers
@@ -41,6 +43,8 @@ pub(super) struct Architecture {
     pub(super) latent: bool,
     /// The key of the epsilon of norms.
     pub(super) eps_key: &'static str,
+    /// The key of it in GGUF, which tells the kind of the norms.
+    pub(super) norm: &'static str,
     /// True if GGUF allows an output separate from the embedding.
     pub(super) own_output: bool,
     /// Flags that must not be set, as GGUF has no form for them.
@@ -50,6 +54,28 @@ pub(super) struct Architecture {
     /// Writes the metadata specific to it, and notes.
     pub(super) keys: fn(&Config, &Dimensions, &mut Own) -> Result<(), ConvertError>,
 }
+
+/// The names of what every network has, in the source.
+#[derive(Clone, Copy)]
+pub(super) struct Naming {
+    /// Possible beginnings of the names of all tensors except the output: whole models, parts saved alone, models with pictures.
+    pub(super) prefixes: &'static [&'static str],
+    pub(super) embedding: &'static str,
+    /// Before the number of a layer.
+    pub(super) layers: &'static str,
+    pub(super) output: &'static str,
+    /// Keys of the configuration: the usual name, and the one here.
+    pub(super) keys: &'static [(&'static str, &'static str)],
+}
+
+/// The names that nearly all architectures have.
+pub(super) const USUAL: Naming = Naming {
+    prefixes: &["model.", "", "language_model.model.", "model.language_model.", "language_model."],
+    embedding: EMBEDDING.source,
+    layers: "layers.",
+    output: OUTPUT.source,
+    keys: &[],
+};
 
 /// The configuration keys of a mixture of experts, with the defaults of `transformers`.
 #[derive(Clone, Copy)]
@@ -68,7 +94,8 @@ pub(super) struct Mixture {
 }
 
 /// Keys for the number of experts of a layer; `transformers` 5 writes the second where 4 wrote the first.
-pub(super) const COUNTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
+pub(super) const COUNTS: [&str; 4] =
+    ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
 
 /// Collects the metadata specific to an architecture.
 #[derive(Debug, Default)]
@@ -138,6 +165,8 @@ pub(super) enum When {
     Flag(&'static str),
     /// The layer has this trait ([`More`]).
     Trait(&'static str),
+    /// The layer has this trait, and the source a tensor whose name ends with this (`true`), or none (`false`).
+    TraitStored(&'static str, &'static str, bool),
     /// The source has a tensor whose name ends with this (`true`), or has none (`false`).
     Stored(&'static str, bool),
 }
@@ -301,6 +330,8 @@ pub(super) enum Dim {
     BlockBytes,
     /// Heads of queries.
     Heads,
+    /// Heads of keys and values.
+    KeyHeads,
     /// All query, key and value heads.
     Fused,
     /// Gate and up of a dense layer.
@@ -372,6 +403,19 @@ pub(super) const EITHER_EXPERTS: [Group; 2] = [
     Group { when: When::Stored("mlp.experts.gate_up_proj", false), parts: EXPERTS },
     Group { when: When::Stored("mlp.experts.gate_up_proj", true), parts: EXPERTS_TOGETHER },
 ];
+
+/// The same in the layers with a trait.
+pub(super) const fn either_experts_of(named: &'static str) -> [Group; 2] {
+    let end = "mlp.experts.gate_up_proj";
+    [
+        Group { when: When::TraitStored(named, end, false), parts: EXPERTS },
+        Group { when: When::TraitStored(named, end, true), parts: EXPERTS_TOGETHER },
+    ]
+}
+
+/// Norms that are RMSNorm, and those that are LayerNorm: the key of their epsilon.
+pub(super) const RMS: &str = "attention.layer_norm_rms_epsilon";
+pub(super) const LAYER_NORM: &str = "attention.layer_norm_epsilon";
 
 /// Rows and columns of an expert's matrix.
 pub(super) const GATE_UP: (Dim, Dim) = (Dim::GateAndUp, Dim::Hidden);

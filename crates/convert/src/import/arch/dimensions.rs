@@ -137,6 +137,7 @@ impl Dimensions {
             Dim::WidthBlocks => self.of(Dim::ExpertWidth) / 32,
             Dim::BlockBytes => 16,
             Dim::Heads => self.heads,
+            Dim::KeyHeads => self.kv_heads,
             Dim::Fused => self.of(Dim::Queries) + 2 * self.of(Dim::Keys),
             Dim::FusedUp => 2 * self.feed_forward,
         }
@@ -172,6 +173,7 @@ impl Dimensions {
             }
             Dim::BlockBytes => "bytes of a block".into(),
             Dim::Heads => said("num_attention_heads", self.heads),
+            Dim::KeyHeads => said("num_key_value_heads", self.kv_heads),
             Dim::Fused => format!(
                 "all heads of queries, keys and values: {} + 2 × {}",
                 self.of(Dim::Queries),

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::config::Config;
 use super::describe::{
-    Architecture, Defaults, Dimensions, FOUR_NORMS, Group, MATRICES, More, OUTPUT_NORM, Own,
+    Architecture, Defaults, Dimensions, FOUR_NORMS, Group, MATRICES, More, OUTPUT_NORM, Own, RMS,
+    USUAL,
 };
 use super::window::{Local, write};
 use crate::ConvertError;
@@ -21,6 +22,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
     classes: &["Gemma2ForCausalLM", "Gemma2Model"],
     model_types: &["gemma2"],
     fits: |_| true,
+    naming: USUAL,
     defaults: Defaults {
         hidden: 2304,
         feed_forward: 9216,
@@ -47,6 +49,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
     own_head_length: true,
     latent: false,
     eps_key: "rms_norm_eps",
+    norm: RMS,
     own_output: false,
     never: &["attention_bias", "use_bidirectional_attention"],
     others: &[],

@@ -5,8 +5,8 @@ use super::deepseek::{
     BIASED, CHOICE, DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SPARSE, leading_dense, routing,
 };
 use super::describe::{
-    ATTENTION, Architecture, Defaults, EXPERTS, Group, HEAD_NORMS, INPUT_BIASES, Mixture,
-    TWO_NORMS_RENAMED,
+    ATTENTION, Architecture, Defaults, Group, HEAD_NORMS, INPUT_BIASES, Mixture, TWO_NORMS_RENAMED,
+    either_experts_of,
 };
 use super::llama;
 
@@ -31,7 +31,8 @@ pub(super) const GLM4_MOE: Architecture = Architecture {
         Group::if_said("attention_bias", INPUT_BIASES),
         Group::if_said("use_qk_norm", HEAD_NORMS),
         Group::of_layers(DENSE, DENSE_PARTS),
-        Group::of_layers(SPARSE, EXPERTS),
+        either_experts_of(SPARSE)[0],
+        either_experts_of(SPARSE)[1],
         Group::of_layers(BIASED, &[CHOICE]),
         Group::of_layers(SHARED, SHARED_EXPERTS),
     ],

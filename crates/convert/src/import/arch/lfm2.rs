@@ -3,8 +3,8 @@
 use super::config::Config;
 use super::deepseek::{DENSE, SPARSE};
 use super::describe::{
-    Architecture, Defaults, Dim, Dimensions, Group, Layer, Mixture, More, Own, Part, TensorKind,
-    matrix, norm, vector,
+    Architecture, DOWN as JOINED_DOWN, Defaults, Dim, Dimensions, GATE_UP, Group, Layer, Mixture,
+    More, Own, Part, TensorKind, When, matrix, norm, of_experts, vector,
 };
 use super::dimensions::MAX_WIDTH;
 use super::llama;
@@ -55,7 +55,9 @@ pub(super) const LFM2_MOE: Architecture = Architecture {
         Group::of_layers(FULL, ATTENTION),
         Group::of_layers(CONVOLUTION, CONVOLUTIONS),
         Group::of_layers(DENSE, FEED_FORWARD),
-        Group::of_layers(SPARSE, EXPERTS),
+        Group::of_layers(SPARSE, ROUTER),
+        Group { when: When::TraitStored(SPARSE, JOINED, false), parts: EXPERTS },
+        Group { when: When::TraitStored(SPARSE, JOINED, true), parts: JOINED_EXPERTS },
     ],
     more: |config, dimensions| {
         let mut more = more(config, dimensions)?;
@@ -126,9 +128,22 @@ const FEED_FORWARD: &[Part] = &[
 const GATE: &str = "feed_forward.experts.*.w1.weight";
 const UP: &str = "feed_forward.experts.*.w3.weight";
 const DOWN: &str = "feed_forward.experts.*.w2.weight";
-const EXPERTS: &[Part] = &[
+const JOINED: &str = "feed_forward.experts.gate_up_proj";
+const ROUTER: &[Part] = &[
     matrix("feed_forward.gate.weight", "ffn_gate_inp.weight", Dim::Experts, Dim::Hidden),
     vector("feed_forward.expert_bias", "exp_probs_b.bias", Dim::Experts),
+];
+const JOINED_EXPERTS: &[Part] = &[
+    of_experts(JOINED, "ffn_gate_exps.weight", GATE_UP, TensorKind::Half(0)),
+    of_experts(JOINED, "ffn_up_exps.weight", GATE_UP, TensorKind::Half(1)),
+    of_experts(
+        "feed_forward.experts.down_proj",
+        "ffn_down_exps.weight",
+        JOINED_DOWN,
+        TensorKind::Plain,
+    ),
+];
+const EXPERTS: &[Part] = &[
     matrix(GATE, "ffn_gate_exps.weight", Dim::ExpertWidth, Dim::Hidden),
     matrix(UP, "ffn_up_exps.weight", Dim::ExpertWidth, Dim::Hidden),
     matrix(DOWN, "ffn_down_exps.weight", Dim::Hidden, Dim::ExpertWidth),

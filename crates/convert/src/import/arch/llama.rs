@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::describe::{
     Architecture, Defaults, Dimensions, Group, INPUT_BIASES, MATRICES, MLP_BIASES, More,
-    OUTPUT_BIAS, OUTPUT_NORM, Own, TWO_NORMS,
+    OUTPUT_BIAS, OUTPUT_NORM, Own, RMS, TWO_NORMS, USUAL,
 };
 use crate::ConvertError;
 use crate::import::tensor::Entry;
@@ -14,6 +14,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"],
     model_types: &["llama"],
     fits: |_| true,
+    naming: USUAL,
     defaults: Defaults {
         hidden: 4096,
         feed_forward: 11008,
@@ -46,6 +47,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     own_head_length: true,
     latent: false,
     eps_key: "rms_norm_eps",
+    norm: RMS,
     own_output: true,
     never: &[],
     others: &[],

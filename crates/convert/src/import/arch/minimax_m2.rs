@@ -3,8 +3,8 @@
 
 use super::config::Config;
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, Mixture, Own, Part, TWO_NORMS, norm,
-    vector,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, Mixture, Own, Part, TWO_NORMS, When,
+    norm, vector,
 };
 use super::{llama, mixtral};
 use crate::ConvertError;
@@ -30,8 +30,10 @@ pub(super) const MINIMAX_M2: Architecture = Architecture {
         Group::always(TWO_NORMS),
         Group::always(ATTENTION),
         Group::always(NORMS),
-        Group::always(mixtral::EXPERTS),
-        Group::always(&[CHOICE]),
+        mixtral::EITHER_EXPERTS[0],
+        mixtral::EITHER_EXPERTS[1],
+        Group { when: When::Stored(mixtral::JOINED, false), parts: &[CHOICE] },
+        Group { when: When::Stored(mixtral::JOINED, true), parts: &[CHOICE_BESIDE_JOINED] },
     ],
     experts: Some(Mixture {
         count: 256,
@@ -45,13 +47,16 @@ pub(super) const MINIMAX_M2: Architecture = Architecture {
     ..llama::LLAMA
 };
 
-const NORMS: &[Part] = &[
+pub(super) const NORMS: &[Part] = &[
     norm("self_attn.q_norm.weight", "attn_q_norm.weight", Dim::Queries),
     norm("self_attn.k_norm.weight", "attn_k_norm.weight", Dim::Keys),
 ];
 
 const CHOICE: Part =
     vector("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", Dim::Experts);
+
+const CHOICE_BESIDE_JOINED: Part =
+    vector("mlp.e_score_correction_bias", "exp_probs_b.bias", Dim::Experts);
 
 fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
     // The published configuration gives this, and no share.

@@ -1,7 +1,8 @@
 //! `MixtralForCausalLM`: Mixtral 8x7B and 8x22B, `llama` in GGUF. Each expert is as wide as a dense layer would be.
 
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Group, Mixture, Part, TWO_NORMS, matrix,
+    ATTENTION, Architecture, Defaults, Dim, EXPERTS_TOGETHER, Group, Mixture, Part, TWO_NORMS,
+    When, matrix,
 };
 use super::mistral;
 
@@ -16,7 +17,12 @@ pub(super) const MIXTRAL: Architecture = Architecture {
         theta: 1e6,
         ..mistral::MISTRAL.defaults
     },
-    layer: &[Group::always(TWO_NORMS), Group::always(ATTENTION), Group::always(EXPERTS)],
+    layer: &[
+        Group::always(TWO_NORMS),
+        Group::always(ATTENTION),
+        EITHER_EXPERTS[0],
+        EITHER_EXPERTS[1],
+    ],
     experts: Some(Mixture {
         count: 8,
         used: ("num_experts_per_tok", 2),
@@ -27,7 +33,16 @@ pub(super) const MIXTRAL: Architecture = Architecture {
     ..mistral::MISTRAL
 };
 
-pub(super) const EXPERTS: &[Part] = &[
+/// The experts under their own names, or joined as other architectures have them.
+pub(super) const EITHER_EXPERTS: [Group; 2] = [
+    Group { when: When::Stored(JOINED, false), parts: EXPERTS },
+    Group { when: When::Stored(JOINED, true), parts: EXPERTS_TOGETHER },
+];
+
+/// The name of joined experts.
+pub(super) const JOINED: &str = "mlp.experts.gate_up_proj";
+
+const EXPERTS: &[Part] = &[
     matrix("block_sparse_moe.gate.weight", "ffn_gate_inp.weight", Dim::Experts, Dim::Hidden),
     matrix(
         "block_sparse_moe.experts.*.w1.weight",

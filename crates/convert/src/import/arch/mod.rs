@@ -5,29 +5,43 @@
 //! their types and their order are those of llama.cpp's `convert_hf_to_gguf.py`; defaults are those
 //! of `transformers`.
 
+mod afmoe;
+mod arcee;
+mod cohere;
 pub(super) mod config;
 mod deepseek;
 mod describe;
 mod dimensions;
+mod dots1;
 mod encoder;
+mod ernie4_5;
+mod exaone;
+mod exaone4;
+mod falcon;
+mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
 mod general;
 mod glm4;
 mod glm4_moe;
+mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granitehybrid;
 mod granitemoe;
+mod hunyuan;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba2;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
 mod naming;
+mod nemotron;
 mod olmo2;
+mod olmoe;
 mod phi3;
 mod qwen2;
 mod qwen2moe;
@@ -39,6 +53,8 @@ mod refuse;
 pub(crate) mod rope;
 mod seed_oss;
 mod smollm3;
+mod stablelm;
+mod starcoder2;
 mod tensors;
 mod window;
 
@@ -54,7 +70,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 36] = [
+const KNOWN: [Architecture; 54] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
@@ -91,6 +107,24 @@ const KNOWN: [Architecture; 36] = [
     phi3::PHI3,
     seed_oss::SEED_OSS,
     smollm3::SMOLLM3,
+    afmoe::AFMOE,
+    arcee::ARCEE,
+    cohere::COHERE,
+    cohere::COHERE2,
+    dots1::DOTS1,
+    ernie4_5::ERNIE4_5,
+    ernie4_5::ERNIE4_5_MOE,
+    exaone4::EXAONE4,
+    gemma::GEMMA,
+    hunyuan::HUNYUAN_DENSE,
+    nemotron::NEMOTRON,
+    olmoe::OLMOE,
+    stablelm::STABLELM,
+    starcoder2::STARCODER2,
+    exaone::EXAONE,
+    falcon::FALCON,
+    gpt_neox::GPT_NEOX,
+    mamba2::MAMBA2,
 ];
 
 /// Describes the network of a Hugging Face folder.
@@ -106,26 +140,27 @@ pub(crate) fn huggingface(
         return Ok(encoder);
     }
     let architecture = refuse::recognise(&config, &KNOWN)?;
+    let config = &config.with_usual_names(architecture.naming.keys);
     let sentence = SentenceTransformer::read(side)?;
     let pooling = sentence.as_ref().and_then(|found| found.pooling);
-    let mut source = NetworkTensors::find(&config, tensors)?;
+    let mut source = NetworkTensors::find(config, &architecture.naming, tensors)?;
     source.of_vectors = pooling.is_some();
-    let dimensions = Dimensions::read(&config, architecture, source.rows)?;
-    let rope = Rope::read(&config, &architecture.defaults, dimensions.context)?;
-    let (rules, mut parameters) = source.place(&config, architecture, &dimensions)?;
+    let dimensions = Dimensions::read(config, architecture, source.rows)?;
+    let rope = Rope::read(config, &architecture.defaults, dimensions.context)?;
+    let (rules, mut parameters) = source.place(config, architecture, &dimensions)?;
 
     let mut extra = Vec::new();
-    for (name, factors) in rope.factors(&config, dimensions.head)? {
+    for (name, factors) in rope.factors(config, dimensions.head)? {
         parameters = parameters.saturating_add(factors.len() as u64);
         extra.push((name.into(), factors));
     }
     let mut own = Own::default();
-    network_keys(&config, architecture, &dimensions, &rope, &mut own)?;
+    network_keys(config, architecture, &dimensions, &rope, &mut own)?;
     if let Some(pooling) = pooling {
         own.add("pooling_type", Entry::U32(pooling.number()));
     }
     let mut notes = own.notes;
-    let mut keys = general::keys(side, &config, parameters, &mut notes)?;
+    let mut keys = general::keys(side, config, parameters, &mut notes)?;
     let prefix = architecture.gguf;
     keys.extend(own.keys.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
     keys.extend(sentence.iter().flat_map(SentenceTransformer::keys));
@@ -170,7 +205,7 @@ fn network_keys(
         own.add("rope.dimension_count", Entry::U32(rope.rotated(dimensions.head) as u32));
     }
     rope.keys(own);
-    own.add("attention.layer_norm_rms_epsilon", Entry::F32(dimensions.eps));
+    own.add(architecture.norm, Entry::F32(dimensions.eps));
     if let Some(experts) = &dimensions.experts {
         own.add("expert_count", Entry::U32(experts.count as u32));
         own.add("expert_used_count", Entry::U32(experts.used as u32));

@@ -1,7 +1,7 @@
 //! `Qwen2MoeForCausalLM`: Qwen1.5-MoE-A2.7B and Qwen2-57B-A14B. In addition to the experts there is a shared expert.
 
 use super::describe::{
-    ATTENTION, Architecture, Defaults, EXPERTS, Group, INPUT_BIASES, Mixture, SHARED_EXPERT,
+    ATTENTION, Architecture, Defaults, EITHER_EXPERTS, Group, INPUT_BIASES, Mixture, SHARED_EXPERT,
     TWO_NORMS,
 };
 use super::qwen2;
@@ -23,7 +23,8 @@ pub(super) const QWEN2MOE: Architecture = Architecture {
         Group::always(TWO_NORMS),
         Group::always(ATTENTION),
         Group::always(INPUT_BIASES),
-        Group::always(EXPERTS),
+        EITHER_EXPERTS[0],
+        EITHER_EXPERTS[1],
         Group::always(SHARED_EXPERT),
     ],
     experts: Some(Mixture {

@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::describe::{ATTENTION, Architecture, EXPERTS, Group, HEAD_NORMS, Mixture, TWO_NORMS};
+use super::describe::{
+    ATTENTION, Architecture, EITHER_EXPERTS, Group, HEAD_NORMS, Mixture, TWO_NORMS,
+};
 use super::{qwen2, qwen3};
 use crate::ConvertError;
 
@@ -15,7 +17,8 @@ pub(super) const QWEN3MOE: Architecture = Architecture {
         Group::always(TWO_NORMS),
         Group::always(ATTENTION),
         Group::always(HEAD_NORMS),
-        Group::always(EXPERTS),
+        EITHER_EXPERTS[0],
+        EITHER_EXPERTS[1],
     ],
     experts: Some(Mixture {
         count: 128,

@@ -5,17 +5,14 @@ use std::collections::HashSet;
 
 use super::config::{Config, clipped};
 use super::describe::{
-    Architecture, Dim, Dimensions, EMBEDDING, FURTHER, Group, OUTPUT, Part, TensorKind, When,
+    Architecture, Dim, Dimensions, EMBEDDING, FURTHER, Group, Naming, OUTPUT, Part, TensorKind,
+    When,
 };
 use super::refuse;
 use crate::ConvertError;
 use crate::import::tensor::{Described, Place, Rule};
 use crate::write::Change;
 
-/// Possible prefixes of the names of all tensors except the output: whole models, parts saved
-/// alone, and models with pictures (first form, second form).
-const PREFIXES: [&str; 5] =
-    ["model.", "", "language_model.model.", "model.language_model.", "language_model."];
 /// The reason for omitting layers that predict more than the next token.
 pub(super) const PREDICTS_FURTHER: &str = "belongs to layers that predict further tokens";
 /// Possible prefixes of the name of the output.
@@ -42,11 +39,17 @@ impl<'a> NetworkTensors<'a> {
     /// There is none, there are two, or it is not a matrix.
     pub(super) fn find(
         config: &Config,
+        naming: &Naming,
         tensors: &'a [Described<'a>],
     ) -> Result<NetworkTensors<'a>, ConvertError> {
         let mut found = tensors.iter().filter_map(|tensor| {
-            let prefix = tensor.name.strip_suffix(EMBEDDING.source)?;
-            PREFIXES.into_iter().find(|known| *known == prefix).map(|prefix| (tensor, prefix))
+            let prefix = tensor.name.strip_suffix(naming.embedding)?;
+            naming
+                .prefixes
+                .iter()
+                .copied()
+                .find(|known| *known == prefix)
+                .map(|prefix| (tensor, prefix))
         });
         let Some((embedding, prefix)) = found.next() else {
             if let Some(quantised) = tensors.iter().find(|tensor| refuse::is_quantised(tensor.name))
@@ -55,8 +58,8 @@ impl<'a> NetworkTensors<'a> {
             }
             return Err(config.error(format!(
                 "the weights have no tensor \"{}{}\", which every model has; {}",
-                PREFIXES[0],
-                EMBEDDING.source,
+                naming.prefixes[0],
+                naming.embedding,
                 match tensors.first() {
                     None => "they have no tensors at all".into(),
                     Some(first) => format!("their first is \"{}\"", clipped(first.name)),
@@ -108,7 +111,7 @@ impl<'a> NetworkTensors<'a> {
                 Some(TensorRole::Tied) => {
                     check(config, dimensions, tensor, None, &OUTPUT)?;
                     Rule::Copy {
-                        of: format!("{}{}", self.prefix, EMBEDDING.source),
+                        of: format!("{}{}", self.prefix, architecture.naming.embedding),
                         name: architecture.own_output.then_some(OUTPUT.gguf),
                     }
                 }
@@ -154,7 +157,7 @@ fn groups<'a>(
         let wanted = match group.when {
             When::Always | When::Trait(_) => true,
             When::Flag(flag) => config.flag(flag)?,
-            When::Stored(end, there) => {
+            When::Stored(end, there) | When::TraitStored(_, end, there) => {
                 tensors.iter().any(|tensor| tensor.name.ends_with(end)) == there
             }
         };
@@ -190,7 +193,7 @@ impl Names<'_> {
     /// Returns the parts of this layer.
     fn parts(&self, layer: u64) -> impl Iterator<Item = &'static Part> {
         let has = move |group: &&&Group| match group.when {
-            When::Trait(named) => self.dimensions.has(layer, named),
+            When::Trait(named) | When::TraitStored(named, ..) => self.dimensions.has(layer, named),
             When::Always | When::Flag(_) | When::Stored(..) => true,
         };
         self.groups.iter().filter(has).flat_map(|group| group.parts)
@@ -206,7 +209,8 @@ impl Names<'_> {
                 return Some(TensorRole::Out(reason));
             }
         }
-        if OUTPUT_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(OUTPUT.source)) {
+        let naming = &self.architecture.naming;
+        if OUTPUT_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(naming.output)) {
             return Some(match self.dimensions.tied {
                 true => TensorRole::Tied,
                 false => TensorRole::In(None, OUTPUT.gguf.into(), OUTPUT, None),
@@ -219,12 +223,13 @@ impl Names<'_> {
             let name = &name[..name.len() - rest.len() + matrix.len()];
             return self.source.names.contains(name).then_some(TensorRole::Beside);
         }
-        for part in [&EMBEDDING].into_iter().chain(self.architecture.outside) {
+        let embedding = Part { source: naming.embedding, ..EMBEDDING };
+        for part in [&embedding].into_iter().chain(self.architecture.outside) {
             if rest == part.source {
                 return Some(TensorRole::In(None, part.gguf.into(), *part, None));
             }
         }
-        let (layer, rest) = split_layer(rest)?;
+        let (layer, rest) = split_layer(rest, naming)?;
         let found = self.parts(layer).filter_map(|part| Some((part, part.is_named(rest)?)));
         let found: Vec<_> = found.collect();
         let name = |part: &Part| format!("blk.{layer}.{}", part.gguf);
@@ -256,7 +261,7 @@ impl Names<'_> {
             others => format!(" (nor have {others} others)"),
         };
         let rest = name.strip_prefix(self.source.prefix).unwrap_or(name);
-        let why = match split_layer(rest) {
+        let why = match split_layer(rest, &self.architecture.naming) {
             Some((layer, _)) if layer >= self.dimensions.layers => {
                 format!("num_hidden_layers is {}", self.dimensions.layers)
             }
@@ -274,7 +279,7 @@ impl Names<'_> {
 
     /// Returns the error about the first missing tensor, if any.
     fn missing(&self, config: &Config, seen: &HashSet<&str>) -> Option<ConvertError> {
-        let prefix = self.source.prefix;
+        let (prefix, naming) = (self.source.prefix, &self.architecture.naming);
         let missing = |name: String, layer: Option<u64>, part: &Part, hint: &str| {
             let shape = extents(self.dimensions, layer, part);
             let origin = origins(config, self.dimensions, part);
@@ -292,7 +297,7 @@ impl Names<'_> {
                 };
                 for expert in 0..experts {
                     let source = part.source.replace('*', &expert.to_string());
-                    let name = format!("{prefix}layers.{layer}.{source}");
+                    let name = format!("{prefix}{}{layer}.{source}", naming.layers);
                     if !seen.contains(&*name) {
                         let layers = self.dimensions.layers;
                         let hint = format!(
@@ -311,19 +316,19 @@ impl Names<'_> {
         }
         let has_output = OUTPUT_PREFIXES
             .iter()
-            .any(|prefix| seen.contains(&*format!("{prefix}{}", OUTPUT.source)));
+            .any(|prefix| seen.contains(&*format!("{prefix}{}", naming.output)));
         if !self.dimensions.tied && !has_output && !self.source.of_vectors {
             let hint = "if the output of this model is its embedding, config.json has to say \
                         tie_word_embeddings true; if it has none, it cannot write text";
-            return missing(OUTPUT.source.into(), None, &OUTPUT, hint);
+            return missing(naming.output.into(), None, &OUTPUT, hint);
         }
         None
     }
 }
 
 /// Splits `layers.N.rest`, with N in canonical form.
-fn split_layer(name: &str) -> Option<(u64, &str)> {
-    let (digits, rest) = name.strip_prefix("layers.")?.split_once('.')?;
+fn split_layer<'n>(name: &'n str, naming: &Naming) -> Option<(u64, &'n str)> {
+    let (digits, rest) = name.strip_prefix(naming.layers)?.split_once('.')?;
     let layer = digits.parse::<u64>().ok()?;
     (layer.to_string() == digits).then_some((layer, rest))
 }

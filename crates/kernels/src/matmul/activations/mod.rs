@@ -47,6 +47,7 @@ use self::pack::TileSlots;
 pub use self::tokens::Tokens;
 use super::sizes::{TOKEN_BLOCK, WIDE_TOKEN_BLOCK};
 use crate::isa::{Isa, SimdLevel};
+use crate::{Layout, WeightType};
 
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
 const WIDE: f32 = 32512.0;
@@ -245,6 +246,15 @@ impl Activations {
     /// The formats that the set was packed in.
     pub fn formats(&self) -> ActivationFormats {
         self.formats
+    }
+
+    /// Token `t` unrounded, `[cols]`.
+    ///
+    /// # Panics
+    /// If the set was not packed for float weights too, or has no such token.
+    pub fn float(&self, t: usize) -> &[f32] {
+        assert!(self.formats.covers((WeightType::F32, Layout::Rows)), "tokens as floats");
+        self.tokens_in(t..t + 1).float(0)
     }
 
     /// The tokens of each precision, if there are any, with the number of the first.

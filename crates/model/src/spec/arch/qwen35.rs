@@ -50,7 +50,7 @@ pub(super) fn read_with(
 /// Returns a flag for each layer, true if it is recurrent: the file's list of flags, or all layers but the last of each interval.
 fn recurrent_layers(keys: &Keys<'_, '_>, layers: usize) -> Result<Vec<bool>, SpecError> {
     let key = "attention.recurrent_layers";
-    if let Some(Value::Array(array)) = keys.gguf.get(&keys.name(key)) {
+    if let Some(Value::Array(array)) = keys.find(key) {
         return keys.flags(key, array, layers);
     }
     let interval = keys.optional_dimension("full_attention_interval", layers.max(4))?.unwrap_or(4);

@@ -98,7 +98,7 @@ impl Case {
     fn error(&self) -> String {
         let error = self.read().expect_err("an error");
         assert!(error.contains("config.json: "), "{error}");
-        assert!(!error.contains('\n') && error.len() < 700, "{error}");
+        assert!(!error.contains('\n') && error.len() < 1000, "{error}");
         error
     }
 
