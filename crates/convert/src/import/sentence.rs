@@ -1,7 +1,8 @@
 //! Settings that sentence-transformers keeps beside the weights: how the vectors of tokens become that of a text, prompts, and the longest text.
 //!
 //! GGUF has a key for the pooling alone. The rest goes under keys of our own, `sentence_transformers.*`, which `docs/how-to/embeddings.md`
-//! lists. A module that changes the vectors and has no place in GGUF is an error, and so is a way of pooling that has no number there.
+//! lists. A module that changes the vectors and has no place in GGUF is an error, and so is a way of pooling that has no number there. Modules
+//! `Dense` have weights of their own ([`dense`](super::dense)).
 
 use std::path::{Component, Path};
 
@@ -55,6 +56,8 @@ pub(crate) struct SentenceTransformer {
     max_tokens: Option<u32>,
     /// True if text is lower-cased before it is tokenized.
     pub(crate) lowercase: bool,
+    /// The folders of the projections of the pooled vector, one after the other.
+    pub(crate) dense: Vec<String>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -101,8 +104,18 @@ impl SentenceTransformer {
                         "has the network in the folder {folder:?}: put its files beside modules.json"
                     )));
                 }
-                "Pooling" => self.pooling(side, folder)?,
+                "Pooling" if self.dense.is_empty() && !normalize => self.pooling(side, folder)?,
+                "Dense" if self.pooling.is_some() && !normalize => {
+                    self.dense.push(own_folder(side, folder)?.to_owned());
+                }
                 "Normalize" => normalize = true,
+                // It changes vectors in training only.
+                "Dropout" => {}
+                other @ ("Pooling" | "Dense") => {
+                    return Err(wrong(format!(
+                        "has the module {other:?} in a place for which GGUF has no form: expected Transformer, Pooling, Dense, Normalize"
+                    )));
+                }
                 other => {
                     let shown: String = other.chars().take(60).collect();
                     return Err(wrong(format!(
@@ -117,15 +130,7 @@ impl SentenceTransformer {
 
     /// Reads the configuration of the module that pools.
     fn pooling(&mut self, side: &SideFiles, folder: &str) -> Result<(), ConvertError> {
-        // It is joined to a path.
-        let mut parts = Path::new(folder).components();
-        let is_plain = parts.all(|part| matches!(part, Component::Normal(_)));
-        if folder.is_empty() || !is_plain {
-            let path = side.network.path(MODULES);
-            let problem = format!("names the folder {folder:?}, expected one in its own");
-            return Err(ConvertError::Side { path, problem });
-        }
-        let name = format!("{folder}/config.json");
+        let name = format!("{}/config.json", own_folder(side, folder)?);
         let path = side.network.path(&name);
         let wrong = |problem: String| ConvertError::Side { path: path.clone(), problem };
         let Some(config) = side.network.json(&name)? else {
@@ -226,8 +231,20 @@ impl SentenceTransformer {
     }
 }
 
+/// Checks that a module's folder, which is joined to a path, is within that of `modules.json`.
+fn own_folder<'f>(side: &SideFiles, folder: &'f str) -> Result<&'f str, ConvertError> {
+    let mut parts = Path::new(folder).components();
+    let is_plain = parts.all(|part| matches!(part, Component::Normal(_)));
+    if folder.is_empty() || !is_plain {
+        let path = side.network.path(MODULES);
+        let problem = format!("names the folder {folder:?}, expected one in its own");
+        return Err(ConvertError::Side { path, problem });
+    }
+    Ok(folder)
+}
+
 /// Returns a whole number from 1 on, if there is one.
-fn count(config: &Map<String, Value>, key: &str, path: &Path) -> Result<Option<u32>, ConvertError> {
+pub(super) fn count(config: &Map<String, Value>, key: &str, path: &Path) -> Result<Option<u32>, ConvertError> {
     match config.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {

@@ -46,6 +46,8 @@ pub enum HeadActivation {
     Gelu,
     /// x · sigmoid(x).
     Silu,
+    /// max(x, 0): our own value of the key, for DistilBERT.
+    Relu,
 }
 
 impl Pooling {
@@ -102,6 +104,7 @@ impl ClassifierSpec {
             Some("tanh") => HeadActivation::Tanh,
             Some("gelu") => HeadActivation::Gelu,
             Some("silu") => HeadActivation::Silu,
+            Some("relu") => HeadActivation::Relu,
             Some(other) => return Err(keys.unsupported(key, other, "this activation")),
         };
         let names = keys.get::<Array<'_>>("classifier.output_labels")?;
