@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use super::dense::{self, Dense};
 use super::find::Found;
+use super::sentence::SentenceTransformer;
 use super::side::SideFiles;
-use super::tensor::{Described, Place, Rule, Tensor};
+use super::tensor::{Described, Entry, Place, Rule, Tensor};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
@@ -88,6 +89,13 @@ pub(super) fn read(
     keys.extend(sizes);
     let tokens = tokenizer::read(side, architecture, network.vocab, &network.templates)?
         .ok_or_else(|| no_tokenizer(side))?;
+    let lowercase = SentenceTransformer::read(side)?.is_some_and(|sentence| sentence.lowercase);
+    let has = |name: &str| tokens.keys.iter().any(|key| *key == (name.into(), Entry::Bool(true)));
+    if lowercase && !has("tokenizer.ggml.normalizer.lowercase") {
+        let path = side.network.path("sentence_bert_config.json");
+        let problem = "do_lower_case is true, and the tokenizer does not lower-case text: GGUF has no form for it";
+        return Err(ConvertError::Side { path, problem: problem.into() });
+    }
     let kind = match own {
         [map] => file_name(map.path()),
         maps => format!("{} files", maps.len()),
@@ -355,8 +363,8 @@ pub(super) fn no_tokenizer(side: &SideFiles) -> ConvertError {
     ConvertError::Source {
         path: side.tokenizer.path("tokenizer.json"),
         problem:
-            "does not exist, and neither does tokenizer.model beside it: without a tokenizer the \
-                  model cannot read; say where there is one with --tokenizer"
+            "does not exist, and neither does tokenizer.model beside it (nor vocab.txt of BERT, or sentencepiece.bpe.model of \
+             XLM-RoBERTa): without a tokenizer the model cannot read; say where there is one with --tokenizer"
                 .into(),
     }
 }

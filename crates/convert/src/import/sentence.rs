@@ -244,7 +244,11 @@ fn own_folder<'f>(side: &SideFiles, folder: &'f str) -> Result<&'f str, ConvertE
 }
 
 /// Returns a whole number from 1 on, if there is one.
-pub(super) fn count(config: &Map<String, Value>, key: &str, path: &Path) -> Result<Option<u32>, ConvertError> {
+pub(super) fn count(
+    config: &Map<String, Value>,
+    key: &str,
+    path: &Path,
+) -> Result<Option<u32>, ConvertError> {
     match config.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {

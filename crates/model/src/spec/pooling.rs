@@ -1,5 +1,7 @@
 //! From the states of a text's tokens to one vector, or to scores.
 
+use std::str::FromStr;
+
 use alight_formats::gguf::Array;
 
 use super::SpecError;
@@ -51,6 +53,10 @@ pub enum HeadActivation {
 }
 
 impl Pooling {
+    /// The ways of making one vector of a text, by the names that options and requests have for them.
+    pub const OF_TEXTS: [(&'static str, Pooling); 3] =
+        [("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
+
     /// The key of the pooling that a model was trained for.
     const KEY: &'static str = "pooling_type";
 
@@ -77,6 +83,19 @@ impl Pooling {
     /// Returns true if it needs the states of all tokens.
     pub(crate) fn takes_all(self) -> bool {
         matches!(self, Pooling::None | Pooling::Mean)
+    }
+}
+
+impl FromStr for Pooling {
+    type Err = String;
+
+    /// Returns the way of making one vector of a text that has this name.
+    fn from_str(name: &str) -> Result<Pooling, String> {
+        let found = Pooling::OF_TEXTS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, pooling)| *pooling).ok_or_else(|| {
+            let names = Pooling::OF_TEXTS.map(|(name, _)| name);
+            format!("expected one of {}", names.join(", "))
+        })
     }
 }
 

@@ -306,7 +306,9 @@ fn the_file_is_chosen_by_architecture_and_content() {
     assert_eq!(model(read(&side, "qwen2", 300, &[]).unwrap().unwrap()), llama);
     let side =
         SideFiles::new(both.path(), Some(&given.path().join("missing")), &SmallFiles::default());
-    assert!(read(&side, "qwen2", 300, &[]).unwrap_err().to_string().contains("missing: there is no"));
+    assert!(
+        read(&side, "qwen2", 300, &[]).unwrap_err().to_string().contains("missing: there is no")
+    );
 }
 
 #[test]

@@ -266,8 +266,7 @@ impl Experts {
         if let Some(bias) = &self.output_bias {
             let (isa, n, b) = (step.compute.isa, step.rows().all(), &mut *step.buffers);
             let rows = [Rows::new(&mut b.y, bias.len())];
-            step.compute
-                .each_row(n, rows, &b.threads, &|_, [y], _| vec::add_assign(isa, y, bias));
+            step.compute.each_row(n, rows, &b.threads, &|_, [y], _| vec::add_assign(isa, y, bias));
         }
     }
 

@@ -95,8 +95,8 @@ impl Mixture {
             linear(both!("mlp.fc2"), both!("ffn_down"), e, f),
         ];
         let dense = dense.into_iter().flatten();
-        let dense =
-            dense.map(|known| Known { layers: LayersWithTensor::AllBut(which.0, which.1), ..known });
+        let dense = dense
+            .map(|known| Known { layers: LayersWithTensor::AllBut(which.0, which.1), ..known });
         experts.into_iter().chain(dense).collect()
     }
 }
