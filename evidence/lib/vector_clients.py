@@ -115,12 +115,6 @@ class VectorClients:
         documents = rerank.compress_documents([Document(page_content=text) for text in TEXTS], QUERY)
         self.ranks("LangChain CohereRerank, documents", [(TEXTS.index(one.page_content), one.metadata["relevance_score"]) for one in documents], 3)
 
-    def with_langchain_huggingface(self) -> None:
-        from langchain_huggingface import HuggingFaceEndpointEmbeddings
-
-        embeddings = HuggingFaceEndpointEmbeddings(model=f"{self.address}/embed")
-        self.embeds("LangChain HuggingFaceEndpointEmbeddings", embeddings.embed_documents(TEXTS), embeddings.embed_query(TEXTS[0]))
-
     def with_llama_index_openai(self) -> None:
         from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 
@@ -165,7 +159,6 @@ PARTS = {
     "langchain_openai": VectorClients.with_langchain_openai,
     "langchain_ollama": VectorClients.with_langchain_ollama,
     "langchain_cohere": VectorClients.with_langchain_cohere,
-    "langchain_huggingface": VectorClients.with_langchain_huggingface,
     "llama_index.embeddings.openai_like": VectorClients.with_llama_index_openai,
     "llama_index.embeddings.ollama": VectorClients.with_llama_index_ollama,
     "llama_index.embeddings.text_embeddings_inference": VectorClients.with_llama_index_tei,

@@ -18,7 +18,7 @@ use alight_kernels::{
 use crate::common::{Rng, levels, random_blocks, uniform};
 
 /// A function of all that is computed, for each kind of it. After a change of the arithmetic the test says what they are.
-const BITS: [(&str, u64); 14] = [
+const BITS: [(&str, u64); 16] = [
     ("norms", 0xd312_0312_7390_1906),
     ("sums", 0x1d21_697c_7470_68e1),
     ("softmax", 0xf5bb_1952_155c_aa05),
@@ -32,6 +32,8 @@ const BITS: [(&str, u64); 14] = [
     ("YaRN", 0xefba_0aa2_5beb_f3cf),
     ("decode", 0xdb44_4327_b1cb_0cc0),
     ("prefill", 0xaee8_fa23_8bc8_6a86),
+    ("decode, f32", 0),
+    ("prefill, f32", 0),
     ("recurrent", 0x501e_bb36_271a_becc),
 ];
 

@@ -21,6 +21,12 @@ const MAX_PROMPTS: usize = 1024;
 const MODULES: &str = "modules.json";
 const CONFIG: &str = "config_sentence_transformers.json";
 const BERT: &str = "sentence_bert_config.json";
+/// Where newer versions keep the longest text.
+const TOKENIZER: &str = "tokenizer_config.json";
+/// The largest number of tokens that is a limit: tokenizers without one have 10^30.
+const MAX_TOKENS: f64 = (1u64 << 30) as f64;
+/// The states that are pooled.
+const STATES: &str = "last_hidden_state";
 
 /// How the vectors of tokens become that of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +87,20 @@ impl SentenceTransformer {
             let path = side.network.path(BERT);
             found.max_tokens = count(&bert, "max_seq_length", &path)?;
             found.lowercase = bert.get("do_lower_case") == Some(&Value::Bool(true));
+            let output = || bert.get("modality_config")?.get("text")?.get("method_output_name");
+            if let Some(output) = output().filter(|name| found.pooling.is_some() && *name != STATES)
+            {
+                let problem = format!("pools {}, expected {STATES:?}", shown(output));
+                return Err(ConvertError::Side { path, problem });
+            }
+        }
+        if modules && found.max_tokens.is_none() {
+            let config = side.network.json(TOKENIZER)?.unwrap_or_default();
+            let limit = config.get("model_max_length").and_then(Value::as_f64);
+            if limit.is_some_and(|limit| limit < MAX_TOKENS) {
+                let path = side.network.path(TOKENIZER);
+                found.max_tokens = count(&config, "model_max_length", &path)?;
+            }
         }
         Ok(Some(found))
     }
