@@ -1,5 +1,8 @@
 """Unchanged clients against `alight serve`: the packages openai, anthropic and ollama, of Python and of Node, with SmolLM2.
 
+Clients of vectors and scores (cohere, and the classes of LangChain and LlamaIndex, besides these) are driven with a small encoder and a small reranker:
+evidence/lib/vector_clients.py.
+
 Each is given an address and no more. They chat, whole and streamed, call tools and are told results, ask for likelihoods and
 vectors, and make mistakes, which must cost one request each. What they get is compared with what `alight run` says for the same
 prompt and seed; likelihoods of a text, as evaluation harnesses ask for them, with those of `alight perplexity`.
@@ -18,7 +21,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from evidence.lib import common, process
+from evidence.lib import common, process, vector_clients
 from evidence.lib.checks import Checks
 from evidence.lib.lazy import lazily
 
@@ -298,4 +301,6 @@ def run(args) -> int:
         with_anthropic(address, said["text"], checks)
         with_ollama(address, said["text"], checks)
         with_node(address, said["text"], checks)
+    with tempfile.TemporaryDirectory() as folder:
+        vector_clients.run(program, Path(folder), serving, checks)
     return checks.status()

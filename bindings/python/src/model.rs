@@ -580,8 +580,8 @@ impl Model {
         truncate: bool,
         parse_special: bool,
     ) -> PyResult<Array> {
-        let words = [("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
-        let pooling = pooling.map(|given| one_of("pooling", &given, words)).transpose()?;
+        let pooling =
+            pooling.map(|given| one_of("pooling", &given, Pooling::OF_TEXTS)).transpose()?;
         let most = self.vectors.width;
         let dimensions = dimensions.map(|given| number("dimensions", given, most)).transpose()?;
         let wanted = VectorOptions {

@@ -52,6 +52,7 @@ fn stored(spec: &ModelSpec, positions: usize, cache: KvType) -> u64 {
     let halves: usize = spec.stored_per_position().sum();
     let position = match cache {
         KvType::F16 => halves,
+        KvType::F32 => 2 * halves,
         // 32 bytes and a two-byte scale for 32 values of two bytes.
         KvType::Q8_0 => halves * 34 / 64,
     };

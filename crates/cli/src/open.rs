@@ -117,7 +117,7 @@ enum Switch {
 }
 
 /// Parses a name of a library's option; help and completions list the names.
-fn named<T>(names: impl Into<PossibleValuesParser>) -> impl TypedValueParser<Value = T>
+pub fn named<T>(names: impl Into<PossibleValuesParser>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
 {

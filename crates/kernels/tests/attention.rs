@@ -31,6 +31,7 @@ struct Case {
 fn stored(ty: KvType, x: &[f32]) -> Vec<f32> {
     match ty {
         KvType::F16 => x.iter().map(|x| f16_to_f32(f32_to_f16(*x))).collect(),
+        KvType::F32 => x.to_vec(),
         KvType::Q8_0 => {
             let ty = WeightType::Q8_0;
             let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
@@ -45,16 +46,17 @@ fn stored(ty: KvType, x: &[f32]) -> Vec<f32> {
 impl Case {
     fn new(rng: &mut Rng, k_dim: usize, v_dim: usize, group: usize, max: usize) -> Case {
         let filled = rng.range(1, max);
+        let ty = match k_dim.is_multiple_of(32) && v_dim.is_multiple_of(32) {
+            true => rng.pick(&[KvType::F16, KvType::Q8_0, KvType::F32]),
+            false => rng.pick(&[KvType::F16, KvType::F32]),
+        };
         let shape = KvShape {
             kv_heads: rng.range(1, 4),
             k_dim,
             v_dim,
             capacity: filled.div_ceil(16) * 16 + 16 * rng.range(0, 3),
-            shared: v_dim <= k_dim && rng.pick(&[true, false, false]),
-            ty: match k_dim.is_multiple_of(32) && v_dim.is_multiple_of(32) {
-                true => rng.pick(&[KvType::F16, KvType::Q8_0]),
-                false => KvType::F16,
-            },
+            shared: v_dim <= k_dim && ty != KvType::F32 && rng.pick(&[true, false, false]),
+            ty,
         };
         let params = AttentionParams {
             scale: rng.pick(&[1.0, 1.0 / (k_dim as f32).sqrt()]),

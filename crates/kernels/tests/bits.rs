@@ -18,7 +18,7 @@ use alight_kernels::{
 use crate::common::{Rng, levels, random_blocks, uniform};
 
 /// A function of all that is computed, for each kind of it. After a change of the arithmetic the test says what they are.
-const BITS: [(&str, u64); 14] = [
+const BITS: [(&str, u64); 16] = [
     ("norms", 0xd312_0312_7390_1906),
     ("sums", 0x1d21_697c_7470_68e1),
     ("softmax", 0xf5bb_1952_155c_aa05),
@@ -32,6 +32,8 @@ const BITS: [(&str, u64); 14] = [
     ("YaRN", 0xefba_0aa2_5beb_f3cf),
     ("decode", 0xdb44_4327_b1cb_0cc0),
     ("prefill", 0xaee8_fa23_8bc8_6a86),
+    ("decode, f32", 0),
+    ("prefill, f32", 0),
     ("recurrent", 0x501e_bb36_271a_becc),
 ];
 
@@ -107,17 +109,25 @@ fn rotations(isa: Isa, scaling: RopeScaling) -> u64 {
     hash(&all)
 }
 
-/// Decode, or prefill, with keys and values of both types.
-fn attention(isa: Isa, prefill: bool) -> u64 {
+/// A type of keys and values, query heads of a key/value head, the lengths of keys and values, and whether values are the beginnings of keys.
+type AttentionCase = (KvType, usize, usize, usize, bool);
+
+const ROUNDED: &[AttentionCase] = &[
+    (KvType::F16, 1, 64, 64, false),
+    (KvType::F16, 3, 40, 19, false),
+    (KvType::F16, 8, 64, 32, true),
+    (KvType::Q8_0, 1, 64, 96, false),
+    (KvType::Q8_0, 2, 32, 32, false),
+    (KvType::Q8_0, 6, 64, 64, false),
+];
+
+const UNROUNDED: &[AttentionCase] =
+    &[(KvType::F32, 3, 40, 19, false), (KvType::F32, 1, 64, 130, false)];
+
+/// Decode, or prefill.
+fn attention(isa: Isa, prefill: bool, cases: &[AttentionCase]) -> u64 {
     let mut all = Vec::new();
-    for (ty, group, k_dim, v_dim, shared) in [
-        (KvType::F16, 1, 64, 64, false),
-        (KvType::F16, 3, 40, 19, false),
-        (KvType::F16, 8, 64, 32, true),
-        (KvType::Q8_0, 1, 64, 96, false),
-        (KvType::Q8_0, 2, 32, 32, false),
-        (KvType::Q8_0, 6, 64, 64, false),
-    ] {
+    for &(ty, group, k_dim, v_dim, shared) in cases {
         let shape = KvShape { kv_heads: 1, k_dim, v_dim, capacity: 208, shared, ty };
         let mut rng = Rng(47);
         let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
@@ -185,7 +195,7 @@ fn recurrent(isa: Isa) -> u64 {
     hash(&all)
 }
 
-fn found(isa: Isa) -> [(&'static str, u64); 14] {
+fn found(isa: Isa) -> [(&'static str, u64); 16] {
     let yarn = RopeScaling::Yarn {
         factor: 4.0,
         orig_ctx: 4096,
@@ -210,8 +220,10 @@ fn found(isa: Isa) -> [(&'static str, u64); 14] {
         ("softcap", elementwise(isa, |isa, x, _| vec::softcap(isa, x, 1.5))),
         ("rotations", rotations(isa, RopeScaling::None)),
         ("YaRN", rotations(isa, yarn)),
-        ("decode", attention(isa, false)),
-        ("prefill", attention(isa, true)),
+        ("decode", attention(isa, false, ROUNDED)),
+        ("prefill", attention(isa, true, ROUNDED)),
+        ("decode, f32", attention(isa, false, UNROUNDED)),
+        ("prefill, f32", attention(isa, true, UNROUNDED)),
         ("recurrent", recurrent(isa)),
     ]
 }

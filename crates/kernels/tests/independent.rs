@@ -167,6 +167,7 @@ fn attention_is_that_of_its_row_alone() {
         (2, 3, 64, 48, false, KvType::F16),
         (1, 8, 128, 128, false, KvType::F16),
         (1, 5, 40, 32, true, KvType::F16),
+        (2, 3, 64, 100, false, KvType::F32),
         (2, 3, 64, 96, false, KvType::Q8_0),
         (1, 5, 64, 40, true, KvType::Q8_0),
     ] {

@@ -16,11 +16,8 @@ fn request(line: &str) -> Option<Request> {
     let mut words = line.split_whitespace();
     let pooling = match words.next()? {
         "none" => Pooling::None,
-        "mean" => Pooling::Mean,
-        "cls" => Pooling::Cls,
-        "last" => Pooling::Last,
         "rank" => Pooling::Rank,
-        _ => return None,
+        name => name.parse().ok()?,
     };
     let second_segment = match words.next()? {
         "-" => None,

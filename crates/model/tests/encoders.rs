@@ -16,8 +16,10 @@ use alight_testing::encoder_definition::{Definition, Mistake, mean};
 use alight_testing::encoders::Encoder;
 use alight_testing::models::{self, tokens};
 
-/// Of root mean squares. What there is to differ is the rounding of f32, and a key or value here and there that it turns to the next f16.
-const TOLERANCE: f64 = 1e-4;
+/// Of root mean squares. What there is to differ is the rounding of f32.
+const TOLERANCE: f64 = 1e-5;
+/// The same for a decoder: a key or value here and there is turned to the next f16.
+const DECODER: f64 = 1e-4;
 
 /// A text, and where its second segment begins.
 type Text = (Vec<u32>, Option<usize>);
@@ -100,7 +102,7 @@ fn mistakes(spec: &Encoder) -> Vec<Mistake> {
     match spec.arch {
         "modern-bert" => all.extend([Mistake::FirstNorm, Mistake::SwappedHalves]),
         "neo-bert" => all.push(Mistake::SwappedHalves),
-        "nomic-bert-moe" => all.push(Mistake::NormedExperts),
+        "nomic-bert-moe" => all.extend([Mistake::NormedExperts, Mistake::NoBiasOfExperts]),
         _ => {}
     }
     all
@@ -118,8 +120,7 @@ fn states_are_those_of_the_definition_and_mistakes_are_seen() {
             narrow(states.map(|state| definition.projected(state)))
         };
         let expected = texts.each_ref().map(|text| of(&definition, text));
-        // Scores that are not scaled make more of a key's rounding.
-        let tolerance = if spec.arch == "t5encoder" { 4.0 * TOLERANCE } else { TOLERANCE };
+        let tolerance = if spec.causal { DECODER } else { TOLERANCE };
         let mut off = [0.0; 4];
         for isa in Isa::available() {
             let model = open(&path, models::threads(), isa);
@@ -132,8 +133,7 @@ fn states_are_those_of_the_definition_and_mistakes_are_seen() {
         eprintln!("{}: {off:?}", spec.arch);
         for mistake in mistakes(&spec) {
             let wrong = Definition { mistake, ..Definition::of(&spec, &weights) };
-            // The forms of GELU differ by little: by more than few keys that are rounded otherwise.
-            let text = if mistake == Mistake::TanhGelu { 0 } else { 3 };
+            let text = 3;
             let wrong = apart(&of(&wrong, &texts[text]), &expected[text]);
             eprintln!("{}, {mistake:?}: {wrong:e}", spec.arch);
             let seen = wrong > 10.0 * off[text];
@@ -149,6 +149,7 @@ fn vectors_are_pooled_states_and_scores_those_of_the_classifier() {
     for spec in [
         Encoder::bert(),
         ranked(1, true, 21, Encoder::bert()),
+        Encoder { relu: true, ..ranked(2, true, 26, Encoder::bert()) },
         ranked(3, false, 22, Encoder::bert()),
         ranked(2, true, 23, Encoder::modern_bert()),
         ranked(2, false, 24, Encoder::eurobert()),
@@ -169,7 +170,11 @@ fn vectors_are_pooled_states_and_scores_those_of_the_classifier() {
         };
         if let Some(head) = &found.classifier {
             let modern = spec.arch == "modern-bert";
-            let activation = if modern { HeadActivation::Gelu } else { HeadActivation::Tanh };
+            let activation = match spec.relu {
+                true => HeadActivation::Relu,
+                false if modern => HeadActivation::Gelu,
+                false => HeadActivation::Tanh,
+            };
             assert_eq!((head.pooling, head.activation), (of_scores, activation));
         }
         let texts = [1, 2, 40].map(|n| text(&spec, n));
@@ -194,7 +199,8 @@ fn vectors_are_pooled_states_and_scores_those_of_the_classifier() {
                 let found = vectors(&model, 64, &[text], pooling).remove(0);
                 let expected = narrow([expected]);
                 let off = apart(&found, &expected);
-                assert!(off <= TOLERANCE, "{}, {pooling:?}: {off:e}", spec.arch);
+                let tolerance = if spec.causal { DECODER } else { TOLERANCE };
+                assert!(off <= tolerance, "{}, {pooling:?}: {off:e}", spec.arch);
             }
         }
     }

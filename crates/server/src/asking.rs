@@ -15,7 +15,7 @@ use alight_chat::grammar::{
 use alight_chat::thinking::ThinkingBudget;
 use alight_chat::vectors::Vectors;
 use alight_chat::worker::GenerateRequest;
-use alight_model::Request;
+use alight_model::{ModelSpec, Request};
 use alight_text::infill::Gap;
 use alight_text::output::Format;
 use alight_text::prompt::{TooLong, check_length};
@@ -48,6 +48,23 @@ const TOOLS_IN_WORDS: &str =
 /// Returns the model that a body names.
 pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
     call.serving(fields.string("model")?.as_deref())
+}
+
+/// The same for vectors: without a name, the only model that makes nothing else.
+pub(crate) fn model_of_vectors<'s>(
+    call: &'s Call,
+    fields: &mut Fields,
+) -> Result<&'s Serving, Failure> {
+    let of_vectors = |spec: &ModelSpec| !spec.generates() && spec.classifier.is_none();
+    call.serving_for(fields.string("model")?.as_deref(), of_vectors)
+}
+
+/// The same for scores: without a name, the only model with a classifier.
+pub(crate) fn model_of_scores<'s>(
+    call: &'s Call,
+    fields: &mut Fields,
+) -> Result<&'s Serving, Failure> {
+    call.serving_for(fields.string("model")?.as_deref(), |spec| spec.classifier.is_some())
 }
 
 /// Takes the options by which a request's answers are generated.

@@ -72,14 +72,9 @@ pub(crate) fn take(
             let n = usize::try_from(whole(&value)?).ok()?;
             (1..=width).contains(&n).then_some(n)
         })?;
-    let pooling = fields.read("pooling", "\"mean\", \"cls\" or \"last\"", |value| {
-        match value.as_str()? {
-            "mean" => Some(Pooling::Mean),
-            "cls" => Some(Pooling::Cls),
-            "last" => Some(Pooling::Last),
-            _ => None,
-        }
-    })?;
+    let names = Pooling::OF_TEXTS.map(|(name, _)| format!("{name:?}")).join(", ");
+    let pooling: Option<Pooling> =
+        fields.read("pooling", &format!("one of {names}"), |value| value.as_str()?.parse().ok())?;
     let options = VectorOptions {
         pooling,
         normalization: Some(rules.normalization),

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use alight_chat::decoded::decoded;
+use alight_model::ModelSpec;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -92,7 +93,16 @@ impl Call {
 
     /// Returns the model with this name, as [`Models::find`](crate::models::Models::find).
     pub(crate) fn serving(&self, name: Option<&str>) -> Result<&Serving, Failure> {
-        let serving = self.server.models.find(name)?;
+        self.serving_for(name, |_| true)
+    }
+
+    /// As [`Call::serving`]; without a name, the only model that is `for_it` is found, too.
+    pub(crate) fn serving_for(
+        &self,
+        name: Option<&str>,
+        for_it: fn(&ModelSpec) -> bool,
+    ) -> Result<&Serving, Failure> {
+        let serving = self.server.models.find_for(name, for_it)?;
         self.record.model(&serving.name);
         Ok(serving)
     }

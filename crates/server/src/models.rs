@@ -6,7 +6,7 @@ use std::sync::{Arc, Once, OnceLock};
 use alight_chat::body::refusal::Refusal;
 use alight_chat::grammar::Grammars;
 use alight_chat::worker::{STUCK_AFTER, StartError, Worker, WorkerConfig};
-use alight_model::{EngineOptions, Model};
+use alight_model::{EngineOptions, Model, ModelSpec};
 use alight_text::Vocabulary;
 use serde_json::{Map, Value};
 
@@ -172,6 +172,19 @@ impl Models {
     /// Returns the model with this name, to which Ollama's clients append a tag. A single model answers to any name: clients have default
     /// names of their own.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&Serving, Failure> {
+        self.find_for(name, |_| true)
+    }
+
+    /// As [`Models::find`]; without a name, the only model that is `for_it` is found, too.
+    pub(crate) fn find_for(
+        &self,
+        name: Option<&str>,
+        for_it: fn(&ModelSpec) -> bool,
+    ) -> Result<&Serving, Failure> {
+        let mut fitting = self.0.iter().filter(|serving| for_it(serving.model.spec()));
+        if let (None, Some(serving), None) = (name, fitting.next(), fitting.next()) {
+            return Ok(serving);
+        }
         let named =
             |name: &str| self.named(name).or_else(|| self.named(name.strip_suffix(":latest")?));
         match (name.and_then(named), &self.0[..]) {

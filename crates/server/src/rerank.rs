@@ -66,7 +66,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 /// Reads the request, and tokenizes the pairs.
 fn begun(call: &Call) -> Result<Wanted, Failure> {
     let mut fields = Fields::new(call.declared(&endpoints::RERANK)?);
-    let serving = asking::model(call, &mut fields)?;
+    let serving = asking::model_of_scores(call, &mut fields)?;
     let query =
         fields.string("query")?.ok_or_else(|| Refusal::invalid("query", "it is missing"))?;
     let is_list = !fields.has("documents") && fields.has("texts");

@@ -15,7 +15,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let server = Arc::clone(&call.server);
     let texts = call.apart(|call| {
         let mut fields = Fields::new(call.declared(&endpoints::TEI_EMBED)?);
-        let serving = asking::model(call, &mut fields)?;
+        let serving = asking::model_of_vectors(call, &mut fields)?;
         let normalize = fields.truth("normalize")?.unwrap_or(true);
         let normalization = if normalize { Normalization::Norm(2) } else { Normalization::None };
         let cut = fields.truth("truncate")?.unwrap_or(false);

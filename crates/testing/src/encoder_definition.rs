@@ -1,4 +1,4 @@
-//! Encoders in float64, written down from the definition of each architecture by those who made it. Keys and values are rounded to f16,
+//! Encoders in float64, written down from the definition of each architecture by those who made it. Keys and values of decoders are rounded to f16,
 //! as the cache does; everything else in it is exact.
 
 use std::collections::HashMap;
@@ -32,6 +32,8 @@ pub enum Mistake {
     OneBase,
     /// The first layer has a norm.
     FirstNorm,
+    /// The bias of the experts' sum is left out.
+    NoBiasOfExperts,
     /// The chosen experts' weights are divided by their sum.
     NormedExperts,
     /// The halves of a matrix of gate and up in the other order.
@@ -234,8 +236,10 @@ impl Definition<'_> {
                 }
             }
             queries.push(q);
-            keys.push(k.into_iter().map(f16).collect::<Vec<_>>());
-            values.push(v.into_iter().map(f16).collect::<Vec<_>>());
+            // What is kept for tokens to come is rounded.
+            let kept = |x| if self.spec.causal { f16(x) } else { x };
+            keys.push(k.into_iter().map(kept).collect::<Vec<_>>());
+            values.push(v.into_iter().map(kept).collect::<Vec<_>>());
         }
         let attended = queries.iter().enumerate().map(|(i, q)| {
             let seen = self.seen(layer, i, inputs.len());
@@ -314,6 +318,10 @@ impl Definition<'_> {
             for (out, row) in out.iter_mut().zip(down.chunks(f)) {
                 *out += share(expert) / of_chosen * dot(row, &up);
             }
+        }
+        if !self.is(Mistake::NoBiasOfExperts) {
+            let bias = self.weight(&name("ffn_moe_out.bias"));
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
         }
         out
     }
@@ -399,7 +407,12 @@ impl Definition<'_> {
         if self.spec.two_matrices {
             x = self.linear("cls", &x);
             let modern = self.spec.arch == "modern-bert";
-            x.iter_mut().for_each(|x| *x = if modern { self.gelu(*x) } else { x.tanh() });
+            let activated = |x: f64| match self.spec.relu {
+                true => x.max(0.0),
+                false if modern => self.gelu(x),
+                false => x.tanh(),
+            };
+            x.iter_mut().for_each(|x| *x = activated(*x));
             x = self.norm("cls.norm", &x);
         }
         self.linear("cls.output", &x)

@@ -41,6 +41,8 @@ pub struct Encoder {
     pub labels: usize,
     /// The classifier has a matrix, an activation and perhaps a norm before its last matrix.
     pub two_matrices: bool,
+    /// That activation is ReLU, which the file says.
+    pub relu: bool,
     /// Lengths of vectors after `dense_2` and `dense_3`.
     pub dense: Vec<usize>,
     pub ty: GgmlType,
@@ -79,6 +81,7 @@ impl Encoder {
             pooling: Some(2),
             labels: 0,
             two_matrices: true,
+            relu: false,
             dense: Vec::new(),
             ty: GgmlType::F32,
             seed: 1,
@@ -311,6 +314,7 @@ impl Encoder {
                 add(name("ffn_gate_inp.weight"), &[e, experts]);
                 add(name("ffn_up_exps.weight"), &[e, f, experts]);
                 add(name("ffn_down_exps.weight"), &[f, e, experts]);
+                add(name("ffn_moe_out.bias"), &[e]);
             } else {
                 let gated = !fused && self.has_gate();
                 if gated {
@@ -405,6 +409,9 @@ impl Encoder {
         b.f32(&key(eps), self.eps);
         if self.arch != "bert" {
             b.f32(&key("rope.freq_base"), self.rope_base);
+        }
+        if self.relu {
+            b.str(&key("classifier.activation"), "relu");
         }
         if skip != "attention.causal" {
             b.bool(&key("attention.causal"), self.causal);

@@ -74,8 +74,8 @@ pub struct EmbedArgs {
     similarity: Option<Vec<String>>,
 
     /// How the vectors of tokens become that of a text [default: the model's]
-    #[arg(long, value_name = "HOW")]
-    pooling: Option<PoolingArg>,
+    #[arg(long, value_name = "HOW", value_parser = open::named::<Pooling>(Pooling::OF_TEXTS.map(|(name, _)| name)))]
+    pooling: Option<Pooling>,
 
     /// Scale vectors: 2: to length 1; -1: not at all; 1: to a sum of absolute values of 1; 0: to a largest number of 32760
     #[arg(long, visible_alias = "embd-normalize", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(i64))]
@@ -131,24 +131,6 @@ const SHORT: short_help::Shown = &[
     ("threads", Some("Threads to compute with")),
 ];
 
-/// Names of ways of pooling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum PoolingArg {
-    Mean,
-    Cls,
-    Last,
-}
-
-impl PoolingArg {
-    fn pooling(self) -> Pooling {
-        match self {
-            PoolingArg::Mean => Pooling::Mean,
-            PoolingArg::Cls => Pooling::Cls,
-            PoolingArg::Last => Pooling::Last,
-        }
-    }
-}
-
 fn sequences(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=MAX_SEQUENCES).contains(&n) => Ok(n),
@@ -178,7 +160,7 @@ pub fn main(args: EmbedArgs) -> Outcome {
     // Never dropped: the system takes the memory back when the process ends.
     let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
     let options = VectorOptions {
-        pooling: args.pooling.map(PoolingArg::pooling),
+        pooling: args.pooling,
         normalization: Some(normalization),
         dimensions: args.dimensions,
         prompt_name: args.prompt_name.clone(),

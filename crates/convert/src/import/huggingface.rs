@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use super::dense::{self, Dense};
 use super::find::Found;
+use super::sentence::SentenceTransformer;
 use super::side::SideFiles;
-use super::tensor::{Described, Place, Rule, Tensor};
+use super::tensor::{Described, Entry, Place, Rule, Tensor};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
@@ -17,8 +19,15 @@ use alight_pages::Map;
 ///
 /// # Errors
 /// One of them is wrong or missing.
-pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Draft, ConvertError> {
-    let tensors = catalog::read(found, files.maps(), side)?;
+pub(super) fn read(
+    found: &Found,
+    modules: &[Dense],
+    files: &Files,
+    side: &SideFiles,
+) -> Result<Draft, ConvertError> {
+    // The files of modules follow.
+    let own = &files.maps()[..found.weights.len()];
+    let tensors = catalog::read(found, own, side)?;
     let by_name: ByName<'_> = tensors.iter().map(|tensor| (&*tensor.name, tensor)).collect();
     let described: Vec<Described<'_>> = tensors.iter().map(Tensor::described).collect();
     let network = arch::huggingface(side, &described)?;
@@ -69,16 +78,32 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
     }
     let mut items = stacked.items;
     items.extend(network.extra.into_iter().map(|(name, values)| computed(name, values)));
-    let tokens = tokenizer::read(side, network.architecture, network.vocab)?
+    let architecture = network.architecture;
+    let mut keys = network.keys;
+    let hidden = format!("{architecture}.embedding_length");
+    let hidden = keys.iter().find(|(key, _)| *key == hidden);
+    let hidden = hidden.and_then(|(_, entry)| entry.first_number());
+    let maps = (files.maps(), own.len());
+    let (projections, sizes) = dense::items(modules, maps, side, (architecture, hidden))?;
+    items.extend(projections);
+    keys.extend(sizes);
+    let tokens = tokenizer::read(side, architecture, network.vocab, &network.templates)?
         .ok_or_else(|| no_tokenizer(side))?;
-    let kind = match files.maps() {
+    let lowercase = SentenceTransformer::read(side)?.is_some_and(|sentence| sentence.lowercase);
+    let has = |name: &str| tokens.keys.iter().any(|key| *key == (name.into(), Entry::Bool(true)));
+    if lowercase && !has("tokenizer.ggml.normalizer.lowercase") {
+        let path = side.network.path("sentence_bert_config.json");
+        let problem = "do_lower_case is true, and the tokenizer does not lower-case text: GGUF has no form for it";
+        return Err(ConvertError::Side { path, problem: problem.into() });
+    }
+    let kind = match own {
         [map] => file_name(map.path()),
         maps => format!("{} files", maps.len()),
     };
     Ok(Draft {
         recognised: format!("Hugging Face, {kind}"),
-        architecture: network.architecture.into(),
-        keys: network.keys,
+        architecture: architecture.into(),
+        keys,
         tokens,
         items,
         skipped,
@@ -311,6 +336,14 @@ fn blocks(
     Ok((Elements::Mxfp4Apart, vec![blocks * 32, taken, experts], ItemData::Pieces(pieces)))
 }
 
+/// A tensor of the source as it is, under another name.
+pub(super) fn whole(name: String, tensor: &Tensor, from: Elements) -> Item {
+    let ne = tensor.ne();
+    let data = ItemData::whole(tensor.file, tensor.offset, &ne);
+    let (to, heads, change, order) = (from.current(), None, Change::None, Order::Same);
+    Item { name, ne, from, to, data, heads, change, order }
+}
+
 /// A vector that is computed and not read.
 pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
     Item {
@@ -330,8 +363,8 @@ pub(super) fn no_tokenizer(side: &SideFiles) -> ConvertError {
     ConvertError::Source {
         path: side.tokenizer.path("tokenizer.json"),
         problem:
-            "does not exist, and neither does tokenizer.model beside it: without a tokenizer the \
-                  model cannot read; say where there is one with --tokenizer"
+            "does not exist, and neither does tokenizer.model beside it (nor vocab.txt of BERT, or sentencepiece.bpe.model of \
+             XLM-RoBERTa): without a tokenizer the model cannot read; say where there is one with --tokenizer"
                 .into(),
     }
 }

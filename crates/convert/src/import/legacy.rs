@@ -138,7 +138,7 @@ fn tokens(
 ) -> Result<Tokens, ConvertError> {
     if request.tokenizer.is_some() {
         let vocab = u64::from(first.hparams.n_vocab);
-        let read = tokenizer::read(side, "llama", vocab)?;
+        let read = tokenizer::read(side, "llama", vocab, &[])?;
         return read.ok_or_else(|| huggingface::no_tokenizer(side));
     }
     let wrong = |source| ConvertError::Ggml { path: path.into(), source };

@@ -73,7 +73,7 @@ pub(super) fn read(
     };
     let mut notes = Vec::new();
     let keys = params.keys(request, &mut notes);
-    let tokens = tokenizer::read(side, "llama", params.vocab)?;
+    let tokens = tokenizer::read(side, "llama", params.vocab, &[])?;
     let several = if parts.len() == 1 { "1 part".into() } else { format!("{} parts", parts.len()) };
     Ok(Draft {
         recognised: format!("Meta's checkpoint, {several}"),

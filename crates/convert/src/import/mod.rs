@@ -7,6 +7,7 @@
 mod arch;
 mod catalog;
 mod copies;
+mod dense;
 mod find;
 mod gguf;
 mod huggingface;
@@ -39,6 +40,7 @@ use crate::tensor_types::TensorTypes;
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
+use dense::Dense;
 use find::Kind;
 pub use find::format_of;
 use side::{SideFiles, SmallFiles};
@@ -146,11 +148,18 @@ impl Conversion {
                 None,
             );
         }
-        // There is a header before every tensor (ggml), or every record (torch).
-        let files = Files::open(&found.weights, !found.headers_first())?;
         let side = SideFiles::new(&found.folder, request.tokenizer, &small);
+        let dense = match found.kind {
+            Kind::HuggingFace => dense::find(&side)?,
+            Kind::Meta | Kind::Legacy | Kind::Gguf => Vec::new(),
+        };
+        let weights = dense.iter().flat_map(|module| module.weights());
+        let weights: Vec<PathBuf> = found.weights.iter().chain(weights).cloned().collect();
+        // There is a header before every tensor (ggml), or every record (torch).
+        let together = found.headers_first() && dense.iter().all(Dense::headers_first);
+        let files = Files::open(&weights, !together)?;
         let draft = match found.kind {
-            Kind::HuggingFace => huggingface::read(&found, &files, &side)?,
+            Kind::HuggingFace => huggingface::read(&found, &dense, &files, &side)?,
             Kind::Meta => meta::read(&found, &files, &side, request)?,
             Kind::Legacy | Kind::Gguf => legacy::read(&found, &files, &side, request)?,
         };

@@ -1,7 +1,8 @@
 //! Settings that sentence-transformers keeps beside the weights: how the vectors of tokens become that of a text, prompts, and the longest text.
 //!
 //! GGUF has a key for the pooling alone. The rest goes under keys of our own, `sentence_transformers.*`, which `docs/how-to/embeddings.md`
-//! lists. A module that changes the vectors and has no place in GGUF is an error, and so is a way of pooling that has no number there.
+//! lists. A module that changes the vectors and has no place in GGUF is an error, and so is a way of pooling that has no number there. Modules
+//! `Dense` have weights of their own ([`dense`](super::dense)).
 
 use std::path::{Component, Path};
 
@@ -20,6 +21,12 @@ const MAX_PROMPTS: usize = 1024;
 const MODULES: &str = "modules.json";
 const CONFIG: &str = "config_sentence_transformers.json";
 const BERT: &str = "sentence_bert_config.json";
+/// Where newer versions keep the longest text.
+const TOKENIZER: &str = "tokenizer_config.json";
+/// The largest number of tokens that is a limit: tokenizers without one have 10^30.
+const MAX_TOKENS: f64 = (1u64 << 30) as f64;
+/// The states that are pooled.
+const STATES: &str = "last_hidden_state";
 
 /// How the vectors of tokens become that of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +62,8 @@ pub(crate) struct SentenceTransformer {
     max_tokens: Option<u32>,
     /// True if text is lower-cased before it is tokenized.
     pub(crate) lowercase: bool,
+    /// The folders of the projections of the pooled vector, one after the other.
+    pub(crate) dense: Vec<String>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -78,6 +87,20 @@ impl SentenceTransformer {
             let path = side.network.path(BERT);
             found.max_tokens = count(&bert, "max_seq_length", &path)?;
             found.lowercase = bert.get("do_lower_case") == Some(&Value::Bool(true));
+            let output = || bert.get("modality_config")?.get("text")?.get("method_output_name");
+            if let Some(output) = output().filter(|name| found.pooling.is_some() && *name != STATES)
+            {
+                let problem = format!("pools {}, expected {STATES:?}", shown(output));
+                return Err(ConvertError::Side { path, problem });
+            }
+        }
+        if modules && found.max_tokens.is_none() {
+            let config = side.network.json(TOKENIZER)?.unwrap_or_default();
+            let limit = config.get("model_max_length").and_then(Value::as_f64);
+            if limit.is_some_and(|limit| limit < MAX_TOKENS) {
+                let path = side.network.path(TOKENIZER);
+                found.max_tokens = count(&config, "model_max_length", &path)?;
+            }
         }
         Ok(Some(found))
     }
@@ -101,8 +124,18 @@ impl SentenceTransformer {
                         "has the network in the folder {folder:?}: put its files beside modules.json"
                     )));
                 }
-                "Pooling" => self.pooling(side, folder)?,
+                "Pooling" if self.dense.is_empty() && !normalize => self.pooling(side, folder)?,
+                "Dense" if self.pooling.is_some() && !normalize => {
+                    self.dense.push(own_folder(side, folder)?.to_owned());
+                }
                 "Normalize" => normalize = true,
+                // It changes vectors in training only.
+                "Dropout" => {}
+                other @ ("Pooling" | "Dense") => {
+                    return Err(wrong(format!(
+                        "has the module {other:?} in a place for which GGUF has no form: expected Transformer, Pooling, Dense, Normalize"
+                    )));
+                }
                 other => {
                     let shown: String = other.chars().take(60).collect();
                     return Err(wrong(format!(
@@ -117,15 +150,7 @@ impl SentenceTransformer {
 
     /// Reads the configuration of the module that pools.
     fn pooling(&mut self, side: &SideFiles, folder: &str) -> Result<(), ConvertError> {
-        // It is joined to a path.
-        let mut parts = Path::new(folder).components();
-        let is_plain = parts.all(|part| matches!(part, Component::Normal(_)));
-        if folder.is_empty() || !is_plain {
-            let path = side.network.path(MODULES);
-            let problem = format!("names the folder {folder:?}, expected one in its own");
-            return Err(ConvertError::Side { path, problem });
-        }
-        let name = format!("{folder}/config.json");
+        let name = format!("{}/config.json", own_folder(side, folder)?);
         let path = side.network.path(&name);
         let wrong = |problem: String| ConvertError::Side { path: path.clone(), problem };
         let Some(config) = side.network.json(&name)? else {
@@ -226,8 +251,24 @@ impl SentenceTransformer {
     }
 }
 
+/// Checks that a module's folder, which is joined to a path, is within that of `modules.json`.
+fn own_folder<'f>(side: &SideFiles, folder: &'f str) -> Result<&'f str, ConvertError> {
+    let mut parts = Path::new(folder).components();
+    let is_plain = parts.all(|part| matches!(part, Component::Normal(_)));
+    if folder.is_empty() || !is_plain {
+        let path = side.network.path(MODULES);
+        let problem = format!("names the folder {folder:?}, expected one in its own");
+        return Err(ConvertError::Side { path, problem });
+    }
+    Ok(folder)
+}
+
 /// Returns a whole number from 1 on, if there is one.
-fn count(config: &Map<String, Value>, key: &str, path: &Path) -> Result<Option<u32>, ConvertError> {
+pub(super) fn count(
+    config: &Map<String, Value>,
+    key: &str,
+    path: &Path,
+) -> Result<Option<u32>, ConvertError> {
     match config.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {

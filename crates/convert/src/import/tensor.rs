@@ -133,6 +133,8 @@ pub(crate) struct Network {
     pub(crate) vocab: u64,
     /// Rows and columns of an F8 matrix that share a scale.
     pub(crate) tile: Option<(u64, u64)>,
+    /// Templates that the tokenizer's files do not have: name, text.
+    pub(crate) templates: Vec<(&'static str, String)>,
     /// Notes for the user: properties of the source that GGUF cannot express.
     pub(crate) notes: Vec<String>,
 }

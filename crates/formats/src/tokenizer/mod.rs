@@ -1,6 +1,6 @@
 //! Tokenizer files, as distributed with weights: SentencePiece's `tokenizer.model`, Hugging Face's
 //! `tokenizer.json`, and Llama 3's `tokenizer.model`, which is a tiktoken file. All are converted to a
-//! [`Vocabulary`], in GGUF's terms.
+//! [`Vocabulary`], in GGUF's terms. BERT's `vocab.txt` is known by its name alone ([`word_list`]).
 //!
 //! Pure functions over the bytes of a file, which is hostile until it has been checked: no panic, memory in
 //! proportion to the file's length, one typed error for each way in which it can be wrong.
@@ -12,6 +12,7 @@ pub mod sentencepiece;
 pub mod tiktoken;
 mod vocabulary;
 mod wire;
+pub mod word_list;
 
 pub use error::TokenizerError;
 pub use vocabulary::{

@@ -250,6 +250,46 @@ fn check(model: &mut SentencePiece<'_>, names: &Names<'_>) -> Result<(), E> {
 impl<'a> SentencePiece<'a> {
     /// Converts the model to GGUF's terms.
     pub fn vocabulary(&self) -> Vocabulary<'a> {
+        self.as_it_is()
+    }
+
+    /// Converts the file of XLM-RoBERTa, whose ids are those of fairseq: `<s>`, `<pad>`, `</s>`, `<unk>`, the pieces of the file
+    /// from the fourth on, and `<mask>`.
+    ///
+    /// # Errors
+    /// The first three pieces are others.
+    pub fn xlm_roberta(&self) -> Result<Vocabulary<'a>, E> {
+        const BEFORE: [(&str, TokenType); 4] = [
+            ("<s>", TokenType::Control),
+            ("<pad>", TokenType::Control),
+            ("</s>", TokenType::Control),
+            ("<unk>", TokenType::Unknown),
+        ];
+        let first: Vec<&str> = self.pieces.iter().take(3).map(|piece| piece.text).collect();
+        if first != ["<unk>", "<s>", "</s>"] {
+            let problem =
+                "the first tokens are others than <unk>, <s> and </s>, which XLM-RoBERTa's are";
+            return Err(E::Inconsistent { problem });
+        }
+        let mut all = self.as_it_is();
+        let special = BEFORE.into_iter().chain([("<mask>", TokenType::Control)]);
+        let special = special.map(|(text, ty)| Token { id: 0, text: text.into(), score: 0.0, ty });
+        let mut special: Vec<Token<'a>> = special.collect();
+        let mask = special.split_off(BEFORE.len());
+        all.tokens = special.into_iter().chain(all.tokens.drain(3..)).chain(mask).collect();
+        (0..).zip(&mut all.tokens).for_each(|(id, token)| token.id = id);
+        all.special = Special {
+            bos: Some(0),
+            eos: Some(2),
+            unknown: Some(3),
+            padding: Some(1),
+            ..Special::default()
+        };
+        (all.add_bos, all.add_eos) = (Some(true), Some(true));
+        Ok(all)
+    }
+
+    fn as_it_is(&self) -> Vocabulary<'a> {
         let mut notes = Vec::new();
         // For unigram models, GGUF has these settings.
         let unigram = self.kind == ModelType::Unigram;

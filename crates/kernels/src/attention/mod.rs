@@ -1,4 +1,4 @@
-//! Attention that streams over an f16 key/value cache.
+//! Attention that streams over a key/value cache, of f16 unless its shape says otherwise.
 //!
 //! Scores are never materialised over the context: keys are processed in blocks of a fixed number of positions with an online softmax (a
 //! running maximum `m`, a running sum `l` of exponentials and a running weighted sum `acc` of values per row). A *row* is one query head of
@@ -21,7 +21,7 @@
 //! A head may add a number to each score that depends on the distance of the two positions ([`RelativeBias`]).
 //!
 //! # Where numbers are rounded
-//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0 ([`KvType`]). Everything after that
+//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0, or not at all ([`KvType`]). Everything after that
 //! is f32: queries as given, products and sums by fused multiply-add (up to four independent sums per dot product, see `micro.rs`), one
 //! multiplication by `scale` after the dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
 //! running sum, one multiplication by the inverse of `l` at the end.
@@ -67,13 +67,15 @@ pub enum KvType {
     F16,
     /// Bytes, of which 32 share an f16 scale, as in GGUF's type of this name; keys and values are multiples of 32 elements long.
     Q8_0,
+    /// 32-bit floats, as they were computed. They are read in place, so the memory must be aligned for them, and values are stored.
+    F32,
 }
 
 impl KvType {
     /// Returns the number that the lengths of keys and values must be multiples of.
     pub const fn multiple(self) -> usize {
         match self {
-            KvType::F16 => 1,
+            KvType::F16 | KvType::F32 => 1,
             KvType::Q8_0 => bytes::GROUP,
         }
     }
@@ -84,6 +86,7 @@ impl fmt::Display for KvType {
         f.write_str(match self {
             KvType::F16 => "f16",
             KvType::Q8_0 => "q8_0",
+            KvType::F32 => "f32",
         })
     }
 }
@@ -98,7 +101,7 @@ impl fmt::Display for KvType {
 /// - values: `[kv_heads][v_dim / 64][capacity][64]` f16 (the last columns, if fewer than 64, with correspondingly shorter rows): a kernel has
 ///   sums for 64 columns in registers, and so reads them sequentially. None are stored where values are the beginnings of keys.
 ///
-/// For [`KvType::Q8_0`] the layout is in `attention/bytes.rs`.
+/// For [`KvType::F32`] the same with f32, of which each takes the place of two `u16`. For [`KvType::Q8_0`] the layout is in `attention/bytes.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Key/value heads.
@@ -131,6 +134,7 @@ impl KvShape {
         match self.ty {
             KvType::F16 => dim,
             KvType::Q8_0 => bytes::stored(dim),
+            KvType::F32 => 2 * dim,
         }
     }
 
@@ -152,9 +156,17 @@ impl KvShape {
         assert!(!self.shared || self.v_dim <= self.k_dim, "values longer than keys: {self:?}");
         let whole = |dim: usize| dim.is_multiple_of(self.ty.multiple());
         assert!(whole(self.k_dim) && whole(self.stored_v_dim()), "no whole groups: {self:?}");
+        assert!(!self.shared || self.ty != KvType::F32, "f32 are not turned into rows: {self:?}");
     }
 
-    /// The same check for one page of several.
+    /// Checks that keys and values in this memory can be read in place, in pages at distances of `stride`.
+    fn check_aligned(&self, starts: [*const u16; 2], stride: usize) {
+        let aligned = |start: &*const u16| start.cast::<f32>().is_aligned();
+        let whole = stride.is_multiple_of(2) && starts.iter().all(aligned);
+        assert!(self.ty != KvType::F32 || whole, "memory of {self:?} is not aligned");
+    }
+
+    /// The same as [`KvShape::check`] for one page of several.
     fn check_paged(&self) {
         self.check();
         let whole = self.capacity > 0 && self.capacity.is_multiple_of(PAGE_UNIT);
@@ -197,6 +209,7 @@ impl<'a> KvCache<'a> {
         shape.check();
         assert_eq!(k.len(), shape.k_len(), "key cache length for {shape:?}");
         assert_eq!(v.len(), shape.v_len(), "value cache length for {shape:?}");
+        shape.check_aligned([k.as_ptr(), v.as_ptr()], 0);
         KvCache { shape, k, v, table: PageTable::ONE }
     }
 
@@ -204,6 +217,7 @@ impl<'a> KvCache<'a> {
     /// page that is not in the memory panics when it is read.
     pub fn paged(shape: KvShape, k: &'a [u16], v: &'a [u16], table: PageTable<'a>) -> KvCache<'a> {
         shape.check_paged();
+        shape.check_aligned([k.as_ptr(), v.as_ptr()], table.stride);
         KvCache { shape, k, v, table }
     }
 

@@ -9,7 +9,7 @@ use crate::lanes::{Lanes, by_level};
 /// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`, none where they are the beginnings of keys)
 /// of one position.
 ///
-/// For f16 they are rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. Panics if a slice has the wrong
+/// For f16 they are rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. For f32 they stay as they are. Panics if a slice has the wrong
 /// length or `pos` is not below the capacity.
 pub fn kv_store(
     isa: Isa,
@@ -50,6 +50,7 @@ impl<'a> KvWriter<'a> {
         shape.check();
         assert_eq!(k.len(), shape.k_len(), "key cache length for {shape:?}");
         assert_eq!(v.len(), shape.v_len(), "value cache length for {shape:?}");
+        shape.check_aligned([k.as_ptr(), v.as_ptr()], 0);
         let (k, v, lens) = (k.as_mut_ptr(), v.as_mut_ptr(), [k.len(), v.len()]);
         KvWriter { shape, k, v, lens, table: PageTable::ONE, lifetime: PhantomData }
     }
@@ -65,6 +66,7 @@ impl<'a> KvWriter<'a> {
         shape.check_paged();
         let (k, v) = (&raw mut memory[k..], &raw mut memory[v..]);
         let lens = [k.len(), v.len()];
+        shape.check_aligned([k.cast(), v.cast()], table.stride);
         KvWriter { shape, k: k.cast(), v: v.cast(), lens, table, lifetime: PhantomData }
     }
 
@@ -97,6 +99,7 @@ impl<'a> KvWriter<'a> {
         match s.ty {
             KvType::F16 => self.store_halves(isa, start, pos, k, v),
             KvType::Q8_0 => self.store_bytes(start, pos, k, v),
+            KvType::F32 => self.store_floats(start, pos, k, v),
         }
     }
 
@@ -124,6 +127,28 @@ impl<'a> KvWriter<'a> {
                 narrow(isa, columns, unsafe {
                     std::slice::from_raw_parts_mut(self.v.add(at), columns.len())
                 });
+            }
+        }
+    }
+
+    /// The same as f32.
+    fn store_floats(&self, start: usize, pos: usize, k: &[f32], v: &[f32]) {
+        let s = &self.shape;
+        let [keys, values] = [self.k, self.v].map(|all| all.wrapping_add(start).cast::<f32>());
+        for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
+            let line = (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
+            for (d, &x) in head.iter().enumerate() {
+                // SAFETY: pos < capacity, so the index is within k_len from the page's start, which is inside the memory and
+                // aligned; this position's elements are the caller's alone.
+                unsafe { keys.add(line + d * LINE).write(x) }
+            }
+        }
+        for (h, head) in v.chunks_exact(s.v_dim).enumerate() {
+            for (c, columns) in head.chunks(COLUMNS).enumerate() {
+                let (at, _) = s.value_columns(pos, c * COLUMNS);
+                let at = h * s.capacity * s.v_dim + at;
+                // SAFETY: as above, with v_len; at..at + columns.len() is this position's.
+                unsafe { values.add(at).copy_from_nonoverlapping(columns.as_ptr(), columns.len()) }
             }
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the weighted values added to
 //! the panel's sums. In decode keys and values are read in place; in prefill a block is widened into scratch once for all
-//! panels. The same is done with values that are the beginnings of keys: in the cache they are stored across the positions, and
-//! are turned into rows on the way.
+//! panels, unless its elements are f32. The same is done with values that are the beginnings of keys: in the cache they are stored
+//! across the positions, and are turned into rows on the way.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ struct RunningRows<'a> {
     rows: usize,
     /// Rows of every panel except the last.
     panel: usize,
-    /// True to widen blocks into scratch; then `rows` is a multiple of [`PANEL`].
+    /// True if a block's elements are f32, which they become in scratch unless they are; then `rows` is a multiple of [`PANEL`].
     widen: bool,
     /// Row `r` is at position `first_pos + r / group`.
     first_pos: usize,
@@ -125,7 +125,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         row[pad] = f32::NEG_INFINITY;
     }
     let scores = parts.scores.as_mut_ptr();
-    let widen = shape.shared;
+    let widen = shape.shared || shape.ty == KvType::F32;
     let state = if widen {
         // Full panels: the rows that fill up the last are zeros, and their results are dropped.
         let all = padded_rows(rows);
@@ -318,7 +318,18 @@ unsafe fn stream<S: Lanes>(
         let lines = low / LINE * LINE..high.next_multiple_of(LINE);
         // SAFETY: low..high and lines are within the capacity; the rest is the caller's.
         unsafe {
-            if state.widen {
+            if shape.ty == KvType::F32 {
+                let scales = std::ptr::null();
+                let first = block - before;
+                let p = k_cache.as_ptr().cast::<f32>().wrapping_add(first * k_dim);
+                let k = Right { p, step: LINE, line: LINE * k_dim, scales, ahead: 0 };
+                let v = |c| {
+                    let (at, width) = shape.value_columns(first, c);
+                    let p = v_cache.as_ptr().cast::<f32>().wrapping_add(at);
+                    (Right { p, step: width, line: LINE, scales, ahead: 0 }, width)
+                };
+                panels::<S, F32>(params, k_dim, v_dim, state, block, k, v);
+            } else if state.widen {
                 let pad = padded(v_dim);
                 let to = &mut keys[(lines.start - block) * k_dim..][..lines.len() * k_dim];
                 let stored = shape.stored(k_dim);
@@ -326,6 +337,7 @@ unsafe fn stream<S: Lanes>(
                 match shape.ty {
                     KvType::F16 => widen_rows::<S>(from, from.len(), from.len(), to),
                     KvType::Q8_0 => bytes::widen_keys::<S>(from, k_dim, to),
+                    KvType::F32 => unreachable!("f32 are read in place"),
                 }
                 if shape.shared {
                     let values = &mut values[(lines.start - block) * pad..];

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use alight_kernels::attention::{KvCache, KvShape, KvWriter, PageTable};
+use alight_kernels::attention::{KvCache, KvShape, KvType, KvWriter, PageTable};
 
 use alight_pages::{HUGE_PAGE, Map, MapError};
 
@@ -60,7 +60,10 @@ impl Pages {
         let mut end = 0usize;
         let layers = shapes.iter().map(|shape| {
             let shape = (*shape)?;
-            let size = |dim: usize| POSITIONS.saturating_mul(shape.kv_heads).saturating_mul(dim);
+            // Those of bytes have the distances of f16.
+            let elements = if shape.ty == KvType::F32 { 2 } else { 1 };
+            let positions = POSITIONS.saturating_mul(shape.kv_heads).saturating_mul(elements);
+            let size = |dim: usize| positions.saturating_mul(dim);
             let keys = end;
             let values = keys.saturating_add(size(shape.k_dim));
             end = values.saturating_add(size(shape.stored_v_dim()));
@@ -233,7 +236,6 @@ const HAS_KEYS: &str = "a layer of attention";
 mod tests {
     use super::*;
     use alight_kernels::Isa;
-    use alight_kernels::attention::KvType;
 
     fn shapes(layers: usize, kv_heads: usize, [k_dim, v_dim]: [usize; 2]) -> Vec<Option<KvShape>> {
         let shape =

@@ -417,6 +417,7 @@ impl<'m> Net<'m> {
                 HeadActivation::Tanh => vec::softcap(isa, x, 1.0),
                 HeadActivation::Gelu => gate::gelu_erf(isa, x),
                 HeadActivation::Silu => gate::silu(isa, x),
+                HeadActivation::Relu => gate::relu(isa, x),
             }
             if let Some(norm) = &classifier.norm {
                 norm.apply(isa, x);

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use alight_kernels::attention::KvType;
 use alight_kernels::matmul::RowCounts;
 
 use super::drafter::Drafter;
@@ -90,6 +91,11 @@ impl<'m> Runner<'m> {
         let &RunnerOptions { sequences, batch, drafted, rounding, prompt_cache, .. } = options;
         let spec = model.spec();
         let whole = spec.is_bidirectional();
+        // Texts that are read as a whole need keys and values for one step only: they are not rounded.
+        let rounding = match rounding.cache {
+            KvType::F16 if whole => Rounding { cache: KvType::F32, ..rounding },
+            _ => rounding,
+        };
         let usual = if whole { MAX_WHOLE_TEXT } else { DEFAULT_CONTEXT };
         let context = options.context.unwrap_or(usual.min(spec.context));
         for (what, found, most) in [

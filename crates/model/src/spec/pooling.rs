@@ -1,5 +1,7 @@
 //! From the states of a text's tokens to one vector, or to scores.
 
+use std::str::FromStr;
+
 use alight_formats::gguf::Array;
 
 use super::SpecError;
@@ -46,9 +48,15 @@ pub enum HeadActivation {
     Gelu,
     /// x · sigmoid(x).
     Silu,
+    /// max(x, 0): our own value of the key, for DistilBERT.
+    Relu,
 }
 
 impl Pooling {
+    /// The ways of making one vector of a text, by the names that options and requests have for them.
+    pub const OF_TEXTS: [(&'static str, Pooling); 3] =
+        [("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)];
+
     /// The key of the pooling that a model was trained for.
     const KEY: &'static str = "pooling_type";
 
@@ -78,6 +86,19 @@ impl Pooling {
     }
 }
 
+impl FromStr for Pooling {
+    type Err = String;
+
+    /// Returns the way of making one vector of a text that has this name.
+    fn from_str(name: &str) -> Result<Pooling, String> {
+        let found = Pooling::OF_TEXTS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, pooling)| *pooling).ok_or_else(|| {
+            let names = Pooling::OF_TEXTS.map(|(name, _)| name);
+            format!("expected one of {}", names.join(", "))
+        })
+    }
+}
+
 impl ClassifierSpec {
     /// Reads the keys of a classifier that is applied to the states `pooling` and has `activation` if the file does not state it. The
     /// number of its labels follows from its tensors.
@@ -102,6 +123,7 @@ impl ClassifierSpec {
             Some("tanh") => HeadActivation::Tanh,
             Some("gelu") => HeadActivation::Gelu,
             Some("silu") => HeadActivation::Silu,
+            Some("relu") => HeadActivation::Relu,
             Some(other) => return Err(keys.unsupported(key, other, "this activation")),
         };
         let names = keys.get::<Array<'_>>("classifier.output_labels")?;

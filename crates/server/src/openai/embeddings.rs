@@ -41,7 +41,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 /// Reads the request, and starts the computation.
 fn begun(call: &Call) -> Result<(Texts, bool), Failure> {
     let mut fields = Fields::new(call.declared(&endpoints::EMBEDDINGS)?);
-    let serving = asking::model(call, &mut fields)?;
+    let serving = asking::model_of_vectors(call, &mut fields)?;
     let encoded = fields.read("encoding_format", "\"float\" or \"base64\"", |value| {
         let known = ["float", "base64"].iter().position(|known| value == *known);
         known.map(|at| at == 1)

@@ -1,5 +1,10 @@
 //! `Gemma3ForCausalLM`, and the text part of `Gemma3ForConditionalGeneration`: as Gemma 2 without
 //! soft caps, with normed queries and keys, and sliding-window layers with their own rotary base.
+//!
+//! EmbeddingGemma is the same network without a causal mask. Its window is that of both sides together, which `transformers` halves
+//! where it reads it.
+
+use serde_json::Value;
 
 use super::config::Config;
 use super::describe::{
@@ -34,6 +39,19 @@ pub(super) const GEMMA3: Architecture = Architecture {
     ],
     keys,
     ..gemma2::GEMMA2
+};
+
+/// EmbeddingGemma.
+pub(super) const EMBEDDING: Architecture = Architecture {
+    gguf: "gemma-embedding",
+    classes: &["Gemma3TextModel"],
+    model_types: &[],
+    fits: |config| config.get("use_bidirectional_attention") == Some(&Value::Bool(true)),
+    keys: |config, dimensions, own| {
+        own.add("attention.causal", Entry::Bool(false));
+        keys(config, dimensions, own)
+    },
+    ..GEMMA3
 };
 
 fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {

@@ -50,6 +50,7 @@ mod qwen3_5;
 mod qwen3_next;
 mod qwen3moe;
 mod refuse;
+mod reranker;
 pub(crate) mod rope;
 mod seed_oss;
 mod smollm3;
@@ -70,7 +71,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 54] = [
+const KNOWN: [Architecture; 55] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
@@ -88,6 +89,7 @@ const KNOWN: [Architecture; 54] = [
     glm4_moe::GLM4_MOE,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
+    gemma3::EMBEDDING,
     gemma4::GEMMA4,
     gemma4::GEMMA4_SMALL,
     gemma4::GEMMA4_MOE,
@@ -159,13 +161,21 @@ pub(crate) fn huggingface(
     if let Some(pooling) = pooling {
         own.add("pooling_type", Entry::U32(pooling.number()));
     }
+    let scores =
+        architecture.gguf == "qwen3" && pooling.is_none() && reranker::is_reranker(side, &config)?;
     let mut notes = own.notes;
     let mut keys = general::keys(side, config, parameters, &mut notes)?;
     let prefix = architecture.gguf;
     keys.extend(own.keys.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
     keys.extend(sentence.iter().flat_map(SentenceTransformer::keys));
     let (vocab, tile) = (dimensions.vocab, source.tile);
-    Ok(Network { architecture: prefix, keys, rules, extra, vocab, tile, notes })
+    let templates = Vec::new();
+    let mut network =
+        Network { architecture: prefix, keys, rules, extra, vocab, tile, templates, notes };
+    if scores {
+        reranker::score(side, &mut network)?;
+    }
+    Ok(network)
 }
 
 /// Returns the keys under the architecture's name. The limits of all numbers are far below `u32`.

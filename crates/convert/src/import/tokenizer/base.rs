@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use alight_formats::tokenizer::word_list::{self, WordListSpecial};
 use alight_formats::tokenizer::{
     self, File, Kind, Model, Special, TokenType, TokenizerError, Vocabulary, WordPieceRules, json,
 };
 
 use super::super::side::SideFiles;
+use super::config::TokenizerConfig;
 use crate::ConvertError;
 
 /// A token of the new file.
@@ -25,12 +27,27 @@ const MAX_ROWS: u64 = 1 << 22;
 
 const MODEL: &str = "tokenizer.model";
 const JSON: &str = "tokenizer.json";
+/// The file of XLM-RoBERTa's tokens, whose ids are not those of the file.
+const XLM_ROBERTA: &str = "sentencepiece.bpe.model";
+/// BERT's list of tokens.
+const WORDS: &str = "vocab.txt";
 
 /// A tokenizer file.
 struct FoundTokenizer {
     path: PathBuf,
     bytes: Vec<u8>,
-    kind: Kind,
+    kind: FoundKind,
+}
+
+/// What a tokenizer file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FoundKind {
+    /// Of a format that its content shows.
+    Of(Kind),
+    /// SentencePiece's, with XLM-RoBERTa's ids.
+    XlmRoberta,
+    /// A list of WordPiece's tokens.
+    Words(WordPieceRules),
 }
 
 /// The files that contain tokens.
@@ -41,6 +58,8 @@ pub(super) struct TokenizerFiles {
     json: Option<FoundTokenizer>,
     /// True if merges are kept where other models have scores: Gemma 4.
     merges: bool,
+    /// The settings beside them.
+    config: TokenizerConfig,
 }
 
 fn wrong(path: &Path, error: &TokenizerError) -> ConvertError {
@@ -55,7 +74,7 @@ fn open(side: &SideFiles, path: PathBuf) -> Result<Option<FoundTokenizer>, Conve
         return Err(ConvertError::Side { path, problem: problem.into() });
     }
     match tokenizer::recognise(&bytes) {
-        Some(kind) => Ok(Some(FoundTokenizer { path, bytes, kind })),
+        Some(kind) => Ok(Some(FoundTokenizer { path, bytes, kind: FoundKind::Of(kind) })),
         None => Err(wrong(&path, &TokenizerError::NotRecognised)),
     }
 }
@@ -65,29 +84,70 @@ fn open(side: &SideFiles, path: PathBuf) -> Result<Option<FoundTokenizer>, Conve
 /// which never had them.
 pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<TokenizerFiles, ConvertError> {
     let merges = architecture == "gemma4";
+    let config = TokenizerConfig::read(side)?;
     if let Some(path) = side.tokenizer_file() {
         let Some(found) = open(side, path.into())? else {
             let problem = "there is no such file, which was given for the tokenizer".into();
             return Err(ConvertError::Side { path: path.into(), problem });
         };
-        return Ok(TokenizerFiles { first: Some(found), json: None, merges });
+        return Ok(TokenizerFiles { first: Some(found), json: None, merges, config });
     }
     let (model, json) = (side.tokenizer.path(MODEL), side.tokenizer.path(JSON));
     let (model, json) = (open(side, model)?, open(side, json)?);
     let model_first = match &model {
         Some(_) if architecture.starts_with("qwen") || merges => false,
-        Some(found) => found.kind == Kind::SentencePiece,
+        Some(found) => found.kind == FoundKind::Of(Kind::SentencePiece),
         None => false,
     };
-    Ok(match (model, json) {
-        (model, json) if model_first => TokenizerFiles {
-            first: model,
-            json: json.filter(|found| found.kind == Kind::Json),
-            merges,
-        },
-        (model, None) => TokenizerFiles { first: model, json: None, merges },
-        (_, json) => TokenizerFiles { first: json, json: None, merges },
-    })
+    let (first, json) = match (model, json) {
+        (None, None) => (of_one_family(side, &config)?, None),
+        (model, json) if model_first => {
+            (model, json.filter(|found| found.kind == FoundKind::Of(Kind::Json)))
+        }
+        (model, None) => (model, None),
+        (_, json) => (json, None),
+    };
+    Ok(TokenizerFiles { first, json, merges, config })
+}
+
+/// Looks for the files of one family alone, where there is neither of the usual ones: XLM-RoBERTa's, or BERT's list of tokens.
+fn of_one_family(
+    side: &SideFiles,
+    config: &TokenizerConfig,
+) -> Result<Option<FoundTokenizer>, ConvertError> {
+    let class = config.config.get("tokenizer_class").and_then(|class| class.as_str());
+    let of = |families: &[&str]| {
+        let class = class.map(|class| class.strip_suffix("Fast").unwrap_or(class));
+        class.is_none_or(|class| families.contains(&class))
+    };
+    let refused = |path: PathBuf| {
+        let class: String = class.unwrap_or_default().chars().take(60).collect();
+        let problem = format!(
+            "is of the tokenizer_class {class}, which is not read from such a file: save the tokenizer with transformers, which writes \
+             tokenizer.json"
+        );
+        Err(ConvertError::Side { path, problem })
+    };
+    if let Some(found) = open(side, side.tokenizer.path(XLM_ROBERTA))? {
+        if !of(&["XLMRobertaTokenizer"]) || found.kind != FoundKind::Of(Kind::SentencePiece) {
+            return refused(found.path);
+        }
+        return Ok(Some(FoundTokenizer { kind: FoundKind::XlmRoberta, ..found }));
+    }
+    let path = side.tokenizer.path(WORDS);
+    let Some(bytes) = side.small.read(&path, MAX_FILE)? else { return Ok(None) };
+    let basic = config.flag("do_basic_tokenize").unwrap_or(true);
+    if !of(&["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"]) || !basic {
+        return refused(path);
+    }
+    let lowercase = config.flag("do_lower_case").unwrap_or(true);
+    let rules = WordPieceRules {
+        lowercase,
+        strip_accents: config.flag("strip_accents").unwrap_or(lowercase),
+        clean_text: true,
+        split_ideographs: config.flag("tokenize_chinese_chars").unwrap_or(true),
+    };
+    Ok(Some(FoundTokenizer { path, bytes, kind: FoundKind::Words(rules) }))
 }
 
 impl TokenizerFiles {
@@ -131,16 +191,36 @@ impl Base {
     /// it; `None` if there is no such file.
     pub fn read(files: &TokenizerFiles, rows: u64) -> Result<Option<Read<'_>>, ConvertError> {
         let Some(found) = &files.first else { return Ok(None) };
-        let parsed = found.kind.parse(&found.bytes);
+        let kind = match found.kind {
+            FoundKind::Of(kind) => kind,
+            FoundKind::XlmRoberta => Kind::SentencePiece,
+            FoundKind::Words(rules) => {
+                let text = |name: &str, usual| files.config.token(name).unwrap_or(usual);
+                let special = WordListSpecial {
+                    unknown: text("unk_token", "[UNK]"),
+                    begin: text("cls_token", "[CLS]"),
+                    end: text("sep_token", "[SEP]"),
+                    padding: text("pad_token", "[PAD]"),
+                    others: &[text("mask_token", "[MASK]")],
+                };
+                let parsed = word_list::parse(&found.bytes, rules, &special);
+                let vocabulary = parsed.map_err(|error| wrong(&found.path, &error))?;
+                return Ok(Some((Base::of(&found.path, false, vocabulary, rows)?, None)));
+            }
+        };
+        let parsed = kind.parse(&found.bytes);
         let parsed = parsed.and_then(|file| {
             let vocabulary = match &file {
                 File::Json(json) if files.merges => json.over_characters(),
+                File::SentencePiece(file) if found.kind == FoundKind::XlmRoberta => {
+                    file.xlm_roberta()
+                }
                 file => file.vocabulary(),
             };
             Ok((vocabulary?, file))
         });
         let (vocabulary, file) = parsed.map_err(|error| wrong(&found.path, &error))?;
-        let sentencepiece = found.kind == Kind::SentencePiece;
+        let sentencepiece = kind == Kind::SentencePiece;
         let base = Base::of(&found.path, sentencepiece, vocabulary, rows)?;
         let json = match file {
             File::Json(json) => Some(*json),

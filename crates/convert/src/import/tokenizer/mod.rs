@@ -36,7 +36,7 @@ pub(crate) struct Tokens {
     pub(crate) notes: Vec<String>,
 }
 
-/// Reads the tokenizer of a folder whose embedding has `vocab` rows; `None` if it has none.
+/// Reads the tokenizer of a folder whose embedding has `vocab` rows; `None` if it has none. `templates` (name, text) are added to its own.
 ///
 /// # Errors
 /// Its files are malformed, or do not match each other or the embedding.
@@ -44,6 +44,7 @@ pub(crate) fn read(
     side: &SideFiles,
     architecture: &str,
     vocab: u64,
+    templates: &[(&'static str, String)],
 ) -> Result<Option<Tokens>, ConvertError> {
     let files = base::find(side, architecture)?;
     let Some((mut base, json)) = Base::read(&files, vocab)? else { return Ok(None) };
@@ -115,13 +116,28 @@ pub(crate) fn read(
     for (name, add) in &special.add {
         put(&format!("tokenizer.ggml.add_{name}_token"), Entry::Bool(*add));
     }
-    for (key, entry) in template::read(side, &config, &mut notes)? {
+    for (key, entry) in template::read(side, &config, templates, &mut notes)? {
         put(&key, entry);
     }
     if gemma && model != Model::Unigram {
         put_prefix(&mut put);
     }
     Ok(Some(Tokens { keys, notes }))
+}
+
+/// Returns the ids of these texts in the tokenizer of a folder, whose embedding has `vocab` rows; `None` if it has none.
+///
+/// # Errors
+/// Its files are malformed, or do not match the embedding.
+pub(crate) fn ids<const N: usize>(
+    side: &SideFiles,
+    architecture: &str,
+    vocab: u64,
+    texts: [&str; N],
+) -> Result<Option<[Option<u32>; N]>, ConvertError> {
+    let files = base::find(side, architecture)?;
+    let read = Base::read(&files, vocab)?;
+    Ok(read.map(|(base, _)| texts.map(|text| base.id(text))))
 }
 
 /// Tokens that Gemma 4 writes around its thoughts and calls, which programs have to see, as in llama.cpp's

@@ -17,21 +17,33 @@ const JINJA: &str = "chat_template.jinja";
 const JSON: &str = "chat_template.json";
 const MORE: &str = "additional_chat_templates";
 
-/// Returns their keys.
+/// Returns their keys, with those of `more` (name, text), which take precedence.
 pub(super) fn read(
     side: &SideFiles,
     config: &TokenizerConfig,
+    more: &[(&'static str, String)],
     notes: &mut Vec<String>,
 ) -> Result<Vec<(String, Entry)>, ConvertError> {
+    let mut templates = all(side, config, notes)?;
+    templates.extend(more.iter().map(|(name, text)| ((*name).to_owned(), text.clone())));
+    Ok(keys(templates))
+}
+
+/// Returns the templates of the files by name.
+fn all(
+    side: &SideFiles,
+    config: &TokenizerConfig,
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<String, String>, ConvertError> {
     let given = config.config.get("chat_template").filter(|value| !value.is_null());
     if let Some(value) = given {
         let Some(templates) = of(value) else {
             notes.push(format!(
                 "{CONFIG}: its chat_template is neither a text nor a list of them; it is left out"
             ));
-            return Ok(Vec::new());
+            return Ok(BTreeMap::new());
         };
-        return Ok(keys(short(CONFIG, templates, notes)));
+        return Ok(short(CONFIG, templates, notes));
     }
     let default = side.tokenizer.find(JINJA, MAX_SOURCE as u64)?;
     if default != SideFile::Nothing {
@@ -50,11 +62,11 @@ pub(super) fn read(
             let found = side.tokenizer.find(&file, MAX_SOURCE as u64)?;
             add(name, &file, found)?;
         }
-        return Ok(keys(templates));
+        return Ok(templates);
     }
     let file = side.tokenizer.json(JSON)?.unwrap_or_default();
     let templates = file.get("chat_template").and_then(of).unwrap_or_default();
-    Ok(keys(short(JSON, templates, notes)))
+    Ok(short(JSON, templates, notes))
 }
 
 /// Returns the templates of `file` without those that are too long.

@@ -35,7 +35,7 @@ fn text(value: Value) -> Vec<u8> {
 }
 
 fn convert(folder: &Path, architecture: &str, rows: u64) -> Tokens {
-    read(&SideFiles::new(folder, None, &SmallFiles::default()), architecture, rows)
+    read(&SideFiles::new(folder, None, &SmallFiles::default()), architecture, rows, &[])
         .unwrap()
         .unwrap()
 }
@@ -44,7 +44,7 @@ fn convert(folder: &Path, architecture: &str, rows: u64) -> Tokens {
 fn fails(files: &[(&str, Vec<u8>)], rows: u64, words: &[&str]) {
     let folder = folder(files);
     let side = SideFiles::new(folder.path(), None, &SmallFiles::default());
-    let error = read(&side, "llama", rows).unwrap_err().to_string();
+    let error = read(&side, "llama", rows, &[]).unwrap_err().to_string();
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
 }
 
@@ -296,17 +296,19 @@ fn the_file_is_chosen_by_architecture_and_content() {
     assert_eq!(model(convert(folder(&[ranks, json]).path(), "llama", 300)), gpt2);
     let none = folder(&[("config.json", b"{}".to_vec())]);
     assert_eq!(
-        read(&SideFiles::new(none.path(), None, &SmallFiles::default()), "llama", 7).unwrap(),
+        read(&SideFiles::new(none.path(), None, &SmallFiles::default()), "llama", 7, &[]).unwrap(),
         None
     );
     // A file given by the user takes precedence, whatever its name.
     let given = folder(&[("spm.bin", model::small())]);
     let side =
         SideFiles::new(both.path(), Some(&given.path().join("spm.bin")), &SmallFiles::default());
-    assert_eq!(model(read(&side, "qwen2", 300).unwrap().unwrap()), llama);
+    assert_eq!(model(read(&side, "qwen2", 300, &[]).unwrap().unwrap()), llama);
     let side =
         SideFiles::new(both.path(), Some(&given.path().join("missing")), &SmallFiles::default());
-    assert!(read(&side, "qwen2", 300).unwrap_err().to_string().contains("missing: there is no"));
+    assert!(
+        read(&side, "qwen2", 300, &[]).unwrap_err().to_string().contains("missing: there is no")
+    );
 }
 
 #[test]
@@ -376,7 +378,7 @@ fn a_template_longer_than_any_that_is_rendered_is_left_out() {
         let side = SideFiles::new(folder.path(), None, &SmallFiles::default());
         let mut notes = Vec::new();
         let found =
-            template::read(&side, &TokenizerConfig::read(&side).unwrap(), &mut notes).unwrap();
+            template::read(&side, &TokenizerConfig::read(&side).unwrap(), &[], &mut notes).unwrap();
         let names: Vec<&str> = found.iter().map(|(name, _)| &name["tokenizer.".len()..]).collect();
         let expected: Vec<&str> = match kept {
             Some("chat_template.rag") => vec!["chat_template.rag", "chat_templates"],

@@ -9,6 +9,7 @@ use super::text::Text;
 use super::vocabulary::kind_of_added;
 use super::{File, TokenizerError as E};
 use crate::tokenizer::vocabulary::{Model, Token, TokenType, Vocabulary, WordPieceRules};
+use crate::tokenizer::word_list::piece_text;
 
 /// The longest word that has tokens, in characters: a setting for which GGUF has no key.
 const MAX_CHARS: u64 = 100;
@@ -45,12 +46,7 @@ impl<'a> File<'a> {
                 None if text.as_str() == unknown => TokenType::Unknown,
                 None => TokenType::Normal,
             };
-            let text = match (kind, text.as_str().strip_prefix(prefix)) {
-                (TokenType::Control | TokenType::Unknown, _) => text.0.clone(),
-                (_, Some(rest)) if !rest.is_empty() => Cow::Owned(rest.to_owned()),
-                _ => Cow::Owned(format!("▁{}", text.as_str())),
-            };
-            Token { id: *id, text, score: 0.0, ty: kind }
+            Token { id: *id, text: piece_text(&text.0, kind), score: 0.0, ty: kind }
         });
         Ok(Vocabulary {
             model: Model::WordPiece,

@@ -21,6 +21,7 @@ mod tensors;
 
 use alight_kernels::matmul::{ActivationFormats, RowCounts};
 use alight_kernels::parallel::{self, Rows};
+use alight_kernels::vec;
 
 pub(crate) use self::buffers::{ExpertsBuffers, ExpertsWork};
 use self::tensors::{GateUp, SharedWeights};
@@ -186,6 +187,8 @@ pub(crate) struct Experts {
     /// `[experts][width, intermediate]`
     down: Linear,
     shared: Option<SharedWeights>,
+    /// `[width]`, added to the sum: Nomic's experts have it, under a name of our own.
+    output_bias: Option<Vec<f32>>,
 }
 
 impl Experts {
@@ -217,6 +220,7 @@ impl Experts {
             down: Linear::from(find.experts("ffn_down_exps", [inner, width, experts], 1, used)?)
                 .with_biases(find.experts_bias("ffn_down_exps", width, experts, used)?),
             shared: shared.transpose()?,
+            output_bias: find.bias("ffn_moe_out", width)?,
         })
     }
 
@@ -258,6 +262,11 @@ impl Experts {
         } else {
             self.compute_in_waves(step, &mut chosen);
             self.shared_and_sum(step, slots.all());
+        }
+        if let Some(bias) = &self.output_bias {
+            let (isa, n, b) = (step.compute.isa, step.rows().all(), &mut *step.buffers);
+            let rows = [Rows::new(&mut b.y, bias.len())];
+            step.compute.each_row(n, rows, &b.threads, &|_, [y], _| vec::add_assign(isa, y, bias));
         }
     }
 

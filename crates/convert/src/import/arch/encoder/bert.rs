@@ -182,6 +182,7 @@ impl BertPlan {
             }
         };
         Ok(EncoderPlan {
+            gguf: None,
             keys: sizes.keys(context),
             layers: sizes.layers,
             layer: "encoder.layer.",
@@ -254,22 +255,30 @@ fn distilbert(
         norm(both!("output_layer_norm"), both!("layer_output_norm"), e),
     ]
     .concat();
-    if head == Head::Scores {
-        return Err(config.error(
-            "the classifier of a DistilBERT applies ReLU to its first layer, for which GGUF has no name",
-        ));
-    }
+    let (mut keys, mut outside) = (sizes.keys(sizes.positions), sizes.embeddings());
+    let labels = match head {
+        Head::Vectors => None,
+        Head::Scores => {
+            let count = shapes.rows("classifier.weight");
+            outside.extend(linear(both!("pre_classifier"), both!("cls"), e, e));
+            outside.extend(linear(both!("classifier"), both!("cls.output"), count, e));
+            // Other programs know no such value, and refuse it.
+            keys.push(("classifier.activation", Entry::Str("relu".into())));
+            Some(head::labels(config, count)?)
+        }
+    };
     let others = vec![("vocab_", head::PREDICTS), ("embeddings.position_ids", head::POSITIONS)];
     Ok(EncoderPlan {
-        keys: sizes.keys(sizes.positions),
+        gguf: None,
+        keys,
         layers: sizes.layers,
         layer: "transformer.layer.",
         inside,
-        outside: sizes.embeddings(),
+        outside,
         others,
         vocab: sizes.vocab,
         // Readers expect at least one.
         token_types: 1,
-        labels: None,
+        labels,
     })
 }

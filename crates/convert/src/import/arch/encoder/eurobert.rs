@@ -77,6 +77,7 @@ fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan
         Known::new("mlp.down_proj.weight", "ffn_down.weight", &[e, f]),
     ];
     Ok(EncoderPlan {
+        gguf: None,
         keys,
         layers,
         layer: "layers.",

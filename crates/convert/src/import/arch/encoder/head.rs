@@ -6,7 +6,7 @@ use super::super::config::Config;
 use crate::ConvertError;
 
 /// `pooling_type` of a model that scores.
-pub(super) const RANK: u32 = 4;
+pub(in super::super) const RANK: u32 = 4;
 
 /// Maximum number of labels.
 const MAX_LABELS: u64 = 1 << 16;

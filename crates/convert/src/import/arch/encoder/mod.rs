@@ -25,14 +25,14 @@ use crate::import::sentence::SentenceTransformer;
 use crate::import::side::SideFiles;
 use crate::import::tensor::{Described, Entry, Network, Place, Rule};
 use crate::write::Change;
-pub(super) use head::Head;
+pub(super) use head::{Head, RANK};
 
 /// Maximum number of layers; the same as that of the program that runs them.
 const MAX_LAYERS: u64 = 4096;
 
 /// A family of encoders.
 struct Family {
-    /// `general.architecture`.
+    /// `general.architecture`, unless its plan says otherwise.
     gguf: &'static str,
     /// Values of `architectures`, and what each has after its layers.
     classes: &'static [(&'static str, Head)],
@@ -55,6 +55,8 @@ const FAMILIES: [Family; 6] = [
 /// The contents of an encoder.
 #[derive(Debug, Default)]
 struct EncoderPlan {
+    /// `general.architecture`, if it is not that of the family.
+    gguf: Option<&'static str>,
     /// Metadata without the architecture's prefix, in the order in which it is written.
     keys: Vec<(&'static str, Entry)>,
     layers: u64,
@@ -82,13 +84,36 @@ struct Known {
     /// Outermost first.
     shape: Vec<u64>,
     place: Place,
-    /// False in layers below this number.
-    from_layer: u64,
+    layers: LayersWithTensor,
+}
+
+/// The layers that have a tensor.
+#[derive(Clone, Copy, Debug)]
+enum LayersWithTensor {
+    All,
+    /// All from this one on.
+    From(u64),
+    /// Those whose number has this remainder, by this divisor.
+    Every(u64, u64),
+    /// All others.
+    AllBut(u64, u64),
+}
+
+impl LayersWithTensor {
+    fn has(self, layer: u64) -> bool {
+        match self {
+            LayersWithTensor::All => true,
+            LayersWithTensor::From(first) => layer >= first,
+            LayersWithTensor::Every(remainder, divisor) => layer % divisor == remainder,
+            LayersWithTensor::AllBut(remainder, divisor) => layer % divisor != remainder,
+        }
+    }
 }
 
 impl Known {
     fn new(source: &'static str, gguf: &'static str, shape: &[u64]) -> Known {
-        Known { source, gguf, shape: shape.to_vec(), place: Place::Whole, from_layer: 0 }
+        let (shape, place, layers) = (shape.to_vec(), Place::Whole, LayersWithTensor::All);
+        Known { source, gguf, shape, place, layers }
     }
 }
 
@@ -174,7 +199,7 @@ pub(super) fn network(
         notes.extend(found.notes.iter().cloned());
     }
     let mut keys = general::keys(side, config, parameters, &mut notes)?;
-    let prefix = family.gguf;
+    let prefix = plan.gguf.unwrap_or(family.gguf);
     keys.extend(own.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
     keys.extend(more);
     if plan.token_types > 0 {
@@ -182,7 +207,8 @@ pub(super) fn network(
         keys.push(("tokenizer.ggml.token_type_count".into(), count));
     }
     let (vocab, extra) = (plan.vocab, Vec::new());
-    Ok(Some(Network { architecture: prefix, keys, rules, extra, vocab, tile: None, notes }))
+    let (templates, tile) = (Vec::new(), None);
+    Ok(Some(Network { architecture: prefix, keys, rules, extra, vocab, tile, templates, notes }))
 }
 
 /// Returns the family of a configuration, and what it has after its layers.
@@ -244,7 +270,7 @@ impl EncoderNames {
                 Some((layer, rest)) => inside.get(rest).map(|known| (Some(layer), *known)),
                 None => outside.get(&*short).map(|known| (None, *known)),
             };
-            let found = found.filter(|(layer, known)| layer.is_none_or(|n| n >= known.from_layer));
+            let found = found.filter(|(layer, known)| layer.is_none_or(|n| known.layers.has(n)));
             let Some((layer, known)) = found else {
                 let other = plan.others.iter().find(|(start, _)| short.starts_with(start));
                 let Some((_, reason)) = other else {
@@ -282,7 +308,7 @@ impl EncoderNames {
             }
         }
         for layer in 0..plan.layers {
-            for known in plan.inside.iter().filter(|known| layer >= known.from_layer) {
+            for known in plan.inside.iter().filter(|known| known.layers.has(layer)) {
                 if !seen.contains(&(Some(layer), known.source)) {
                     let name = format!("{}{layer}.{}", plan.layer, known.source);
                     return Err(missing(config, &name, known));

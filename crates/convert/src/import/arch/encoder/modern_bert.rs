@@ -3,7 +3,9 @@
 use super::super::config::Config;
 use super::super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::head::{self, Head};
-use super::{EncoderPlan, Family, Known, MAX_LAYERS, Shapes, check_activation, check_flag};
+use super::{
+    EncoderPlan, Family, Known, LayersWithTensor, MAX_LAYERS, Shapes, check_activation, check_flag,
+};
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
@@ -95,7 +97,10 @@ fn plan(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan,
     };
     let inside = vec![
         // The first layer follows the norm of the embeddings.
-        Known { from_layer: 1, ..Known::new("attn_norm.weight", "attn_norm.weight", &[e]) },
+        Known {
+            layers: LayersWithTensor::From(1),
+            ..Known::new("attn_norm.weight", "attn_norm.weight", &[e])
+        },
         Known::new("attn.Wqkv.weight", "attn_qkv.weight", &[3 * e, e]),
         Known::new("attn.Wo.weight", "attn_output.weight", &[e, e]),
         Known::new("mlp_norm.weight", "ffn_norm.weight", &[e]),
@@ -103,7 +108,18 @@ fn plan(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan,
         Known::new("mlp.Wo.weight", "ffn_down.weight", &[e, f]),
     ];
     let (layer, token_types) = ("layers.", 0);
-    Ok(EncoderPlan { keys, layers, layer, outside, inside, others, vocab, token_types, labels })
+    Ok(EncoderPlan {
+        gguf: None,
+        keys,
+        layers,
+        layer,
+        outside,
+        inside,
+        others,
+        vocab,
+        token_types,
+        labels,
+    })
 }
 
 /// Returns the bases of the rotary embeddings: of layers without a window, and with one. `transformers` 5 has them in `rope_parameters`.

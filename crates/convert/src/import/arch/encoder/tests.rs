@@ -203,6 +203,9 @@ fn modules_without_a_place_are_errors() {
     };
     assert!(with(USUAL, mean()).read().is_ok());
     with(&[("Transformer", ""), ("Dense", "2_Dense")], mean()).fails("\"Dense\"");
+    let order = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", ""), ("Dense", "2")];
+    with(&order, mean()).fails("in a place");
+    with(&[("Transformer", ""), ("LSTM", "2_LSTM")], mean()).fails("\"LSTM\"");
     with(&[("Transformer", "0_Transformer")], mean()).fails("0_Transformer");
     for path in ["../1_Pooling", "/etc", "", "."] {
         with(&[("Pooling", path)], mean()).fails("folder");
@@ -215,6 +218,10 @@ fn modules_without_a_place_are_errors() {
     with(USUAL, two).fails("and");
     let without = json!({"pooling_mode_mean_tokens": true, "include_prompt": false});
     with(USUAL, without).fails("include_prompt");
+    let mut case = with(USUAL, mean());
+    let output = json!({"modality_config": {"text": {"method_output_name": "pooler_output"}}});
+    case.files.push(("sentence_bert_config.json", output));
+    case.fails("pooler_output");
     for (file, contents, part) in [
         ("config_sentence_transformers.json", json!({"prompts": {"a": 1}}), "prompt \"a\""),
         ("config_sentence_transformers.json", json!({"default_prompt_name": "x"}), "\"x\""),
@@ -224,4 +231,128 @@ fn modules_without_a_place_are_errors() {
         case.files.push((file, contents));
         case.fails(part);
     }
+}
+
+#[test]
+fn the_longest_text_may_be_the_tokenizers() {
+    let longest = |limit: Value| {
+        let mut case = bert("BertModel", "");
+        sentence(&mut case, USUAL, json!({"pooling_mode": "mean"}));
+        case.files.push(("tokenizer_config.json", json!({"model_max_length": limit})));
+        key(&case.read().unwrap(), "sentence_transformers.max_seq_length").cloned()
+    };
+    assert_eq!(longest(32.into()), Some(Entry::U32(32)));
+    assert_eq!(longest(1e30.into()), None);
+}
+
+#[test]
+fn a_classifier_of_distilbert_says_its_activation() {
+    let mut case = Case {
+        config: json!({
+            "architectures": ["DistilBertForSequenceClassification"], "model_type": "distilbert", "dim": 8, "n_layers": 1, "n_heads": 2,
+            "hidden_dim": 12, "max_position_embeddings": 20, "vocab_size": 30,
+        }),
+        tensors: Vec::new(),
+        files: Vec::new(),
+    };
+    case.add("distilbert.embeddings.word_embeddings.weight", &[30, 8]);
+    case.add("distilbert.embeddings.position_embeddings.weight", &[20, 8]);
+    let layer = "distilbert.transformer.layer.0.";
+    let (norms, e, f) = (["sa_layer_norm", "output_layer_norm"], 8, 12);
+    for (name, rows, columns) in [
+        (format!("{layer}attention.q_lin"), e, e),
+        (format!("{layer}attention.k_lin"), e, e),
+        (format!("{layer}attention.v_lin"), e, e),
+        (format!("{layer}attention.out_lin"), e, e),
+        (format!("{layer}ffn.lin1"), f, e),
+        (format!("{layer}ffn.lin2"), e, f),
+        ("pre_classifier".into(), e, e),
+        ("classifier".into(), 2, e),
+    ] {
+        case.add(&format!("{name}.weight"), &[rows, columns]).add(&format!("{name}.bias"), &[rows]);
+    }
+    let norms = norms.map(|norm| format!("{layer}{norm}"));
+    for norm in norms.iter().map(String::as_str).chain(["distilbert.embeddings.LayerNorm"]) {
+        case.add(&format!("{norm}.weight"), &[8]).add(&format!("{norm}.bias"), &[8]);
+    }
+    let network = case.read().unwrap();
+    let relu = Entry::Str("relu".into());
+    assert_eq!(key(&network, "bert.classifier.activation"), Some(&relu));
+    assert_eq!(key(&network, "bert.pooling_type"), Some(&Entry::U32(4)));
+    let taken: Vec<String> = case.taken().into_iter().map(|(name, _)| name).collect();
+    for name in ["cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias"] {
+        assert!(taken.iter().any(|taken| taken == name), "{name}");
+    }
+}
+
+#[test]
+fn experts_of_nomic_are_in_every_second_layer() {
+    let mut case = Case {
+        config: json!({
+            "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "n_embd": 8, "n_inner": 12, "n_layer": 2, "n_head": 2,
+            "activation_function": "gelu", "qkv_proj_bias": true, "mlp_fc1_bias": true, "mlp_fc2_bias": true, "n_positions": 2048,
+            "moe_every_n_layers": 2, "num_experts": 3, "moe_top_k": 2, "vocab_size": 30,
+        }),
+        tensors: Vec::new(),
+        files: Vec::new(),
+    };
+    for (name, shape) in [
+        ("embeddings.word_embeddings.weight", &[30, 8][..]),
+        ("embeddings.token_type_embeddings.weight", &[1, 8]),
+        ("emb_ln.weight", &[8]),
+        ("emb_ln.bias", &[8]),
+        ("encoder.layers.0.mlp.fc1.weight", &[12, 8]),
+        ("encoder.layers.0.mlp.fc1.bias", &[12]),
+        ("encoder.layers.0.mlp.fc2.weight", &[8, 12]),
+        ("encoder.layers.0.mlp.fc2.bias", &[8]),
+        ("encoder.layers.1.mlp.router.layer.weight", &[3, 8]),
+        ("encoder.layers.1.mlp.experts.mlp.w1", &[36, 8]),
+        ("encoder.layers.1.mlp.experts.mlp.w2", &[36, 8]),
+        ("encoder.layers.1.mlp.experts.bias", &[8]),
+    ] {
+        case.add(&format!("bert.{name}"), shape);
+    }
+    for layer in 0..2 {
+        for (name, shape) in [
+            ("attn.Wqkv.weight", &[24, 8][..]),
+            ("attn.Wqkv.bias", &[24]),
+            ("attn.out_proj.weight", &[8, 8]),
+            ("attn.out_proj.bias", &[8]),
+            ("norm1.weight", &[8]),
+            ("norm1.bias", &[8]),
+            ("norm2.weight", &[8]),
+            ("norm2.bias", &[8]),
+        ] {
+            case.add(&format!("bert.encoder.layers.{layer}.{name}"), shape);
+        }
+    }
+    let network = case.read().unwrap();
+    assert_eq!(network.architecture, "nomic-bert-moe");
+    for (name, expected) in [
+        ("moe_every_n_layers", 2),
+        ("expert_count", 3),
+        ("expert_used_count", 2),
+        ("context_length", 512),
+    ] {
+        let name = format!("nomic-bert-moe.{name}");
+        assert_eq!(key(&network, &name), Some(&Entry::U32(expected)), "{name}");
+    }
+    let taken = case.taken();
+    let up = Place::Heads(vec![(0, 12), (12, 12), (24, 12)]);
+    for known in [
+        ("blk.0.ffn_up.weight", Place::Whole),
+        ("blk.1.ffn_up_exps.weight", up),
+        ("blk.1.ffn_down_exps.weight", Place::Transposed { rows: 12, of: 12 }),
+        ("blk.1.ffn_moe_out.bias", Place::Whole),
+    ] {
+        assert!(taken.contains(&(known.0.into(), known.1.clone())), "{known:?}");
+    }
+    case.config["moe_normalize_expert_weights"] = true.into();
+    case.fails("moe_normalize_expert_weights");
+    case.config["moe_normalize_expert_weights"] = false.into();
+    case.config["num_shared_experts"] = 1.into();
+    case.fails("num_shared_experts");
+    case.config["num_shared_experts"] = 0.into();
+    case.config["moe_every_n_layers"] = 0.into();
+    case.fails("moe_every_n_layers");
 }
