@@ -49,6 +49,11 @@ pub(crate) const fn sizes(rows: usize, cols: usize) -> [usize; 2] {
     [rows * (cols / Q8_0::BLOCK) * HIGH, rows * (cols / Q8_0::BLOCK) * LOW]
 }
 
+/// Returns the bytes of the high bits of `rows` rows of `cols` weights.
+pub const fn high_bytes(rows: usize, cols: usize) -> usize {
+    sizes(rows, cols)[0]
+}
+
 /// Returns the places of the first `blocks` blocks of the tile of rows that begins with row `first`, in the bytes of a matrix `[rows, cols]`: their high
 /// bits, and the low bits of each row.
 pub fn places(

@@ -3,9 +3,9 @@
 //!
 //! Whether few are computed never changes an answer. So it is decided by what it has saved so far.
 
-use alight_kernels::Layout;
 use alight_kernels::matmul::RowCounts;
 use alight_kernels::matmul::best::{Greatest, MAX_TOKENS};
+use alight_kernels::{Layout, planes};
 
 use super::sampler::Sampler;
 use crate::open::Model;
@@ -30,6 +30,23 @@ pub struct OutputCounts {
     pub rows: u64,
     /// Tokens for which all rows were read whole.
     pub whole: u64,
+    /// Rows of the matrix, and its bytes.
+    pub all_rows: u64,
+    /// See above.
+    pub bytes: u64,
+    /// The bytes of the high bits of all rows.
+    pub high_bytes: u64,
+}
+
+impl OutputCounts {
+    /// Bytes of the matrix that were read for a token, on average.
+    pub fn bytes_per_token(&self) -> f64 {
+        let low = (self.bytes - self.high_bytes) as f64;
+        let rows = self.rows as f64 / self.all_rows as f64;
+        let few = self.by_high_bits as f64 * self.high_bytes as f64 + rows * low;
+        let tokens = self.by_high_bits + self.whole;
+        (few + self.whole as f64 * self.bytes as f64) / tokens.max(1) as f64
+    }
 }
 
 /// The logits that are needed of the rows of a step.
@@ -43,23 +60,33 @@ pub(super) struct Best {
     vocab: usize,
     /// Steps since few logits were computed.
     skipped: u32,
-    pub(super) counts: OutputCounts,
+    counts: OutputCounts,
 }
 
 impl Best {
     pub(super) fn new(model: &Model) -> Best {
         let output = model.weights().output.as_ref().map(|output| &output.matrix);
-        let planes = output.filter(|matrix| matrix.kind().1 == Layout::Planes);
+        let matrix = output.filter(|matrix| matrix.kind().1 == Layout::Planes);
         let one = |cols| Greatest::new(cols, MAX_GREATEST, MAX_CHANGED);
-        let greatest = planes.map(|matrix| (0..MAX_TOKENS).map(|_| one(matrix.cols())).collect());
+        let greatest = matrix.map(|matrix| (0..MAX_TOKENS).map(|_| one(matrix.cols())).collect());
         Best {
             greatest: greatest.unwrap_or_default(),
             rows: Some(0),
             share: 0.0,
             vocab: model.spec().vocab,
             skipped: 0,
-            counts: OutputCounts::default(),
+            counts: matrix.map_or_else(OutputCounts::default, |matrix| OutputCounts {
+                all_rows: matrix.rows() as u64,
+                bytes: matrix.len(),
+                high_bytes: planes::high_bytes(matrix.rows(), matrix.cols()) as u64,
+                ..OutputCounts::default()
+            }),
         }
+    }
+
+    /// Returns how the output matrix was read, if it is in planes.
+    pub(super) fn counts(&self) -> Option<OutputCounts> {
+        (!self.greatest.is_empty()).then_some(self.counts)
     }
 
     /// Begins a step.

@@ -304,9 +304,9 @@ impl<'m> Engine<'m> {
         std::mem::take(&mut self.outputs.drafts)
     }
 
-    /// How the output matrix was read for the tokens of answers.
-    pub fn output_counts(&self) -> OutputCounts {
-        self.runner.best.counts
+    /// Returns how the output matrix was read for the tokens of answers, if its high bits are stored apart.
+    pub fn output_counts(&self) -> Option<OutputCounts> {
+        self.runner.best.counts()
     }
 
     /// Returns true if there is nothing to compute.

@@ -500,9 +500,9 @@ impl<'m> Session<'m> {
         self.sequence.tokens()
     }
 
-    /// How the output matrix was read for the tokens of answers.
-    pub fn output_counts(&self) -> OutputCounts {
-        self.runner.best.counts
+    /// Returns how the output matrix was read for the tokens of answers, if its high bits are stored apart.
+    pub fn output_counts(&self) -> Option<OutputCounts> {
+        self.runner.best.counts()
     }
 
     /// The logits of the last [`Session::feed`], [`Session::feed_each`] or [`Session::decode`]; zeros before the first. After an answer of
