@@ -305,10 +305,16 @@ impl Tensor {
         self.info.dtype
     }
 
-    /// True if the bytes are in tiles of 16 rows, as `alight pack` writes them.
+    /// True if the bytes are in tiles of 16 rows, or in planes, as `alight pack` writes them.
     #[getter]
     fn packed(&self) -> bool {
         self.info.packed
+    }
+
+    /// True if the bytes are in planes: the high bits in tiles, apart from the low ones.
+    #[getter]
+    fn planes(&self) -> bool {
+        self.info.weights.is_some_and(|(_, layout)| layout == Layout::Planes)
     }
 
     /// Shape of the bytes as they are stored: as `shape` for plain elements, else in bytes:

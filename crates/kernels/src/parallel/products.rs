@@ -27,6 +27,9 @@ const KEPT: usize = 128 * 1024;
 /// other in the first-level cache.
 const KEPT_FROM: usize = 2 * MAX_K + 1;
 
+/// Rows that a thread takes at once where the first ones are to be computed first.
+const FIRST_ROWS: usize = 2048;
+
 /// Returns the maximum number of f32 elements in which a thread keeps up to `of_each_row` products of each row of a matrix, or of several: see
 /// [`each_kept`].
 pub fn room_for_products(of_each_row: usize) -> usize {
@@ -260,7 +263,9 @@ pub fn multiply_greatest<T: Threads>(
 ) {
     let (all, out) = (matrix.rows(), out.into_output().0);
     let bytes = all * matrix.cols() / 32 * HIGH;
-    let cost = Cost::of(multiplying(all * matrix.cols(), x.rows()).max(bytes / BYTES_PER_NS));
+    let nanoseconds = multiplying(all * matrix.cols(), x.rows()).max(bytes / BYTES_PER_NS);
+    // All threads begin with the first rows, which are of frequent tokens: what they find leaves fewer of the others.
+    let cost = Cost { take: FIRST_ROWS / UNIT_ROWS, ..Cost::of(nanoseconds) };
     threads.run(all.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
         let rows = units.start * UNIT_ROWS..all.min(units.end * UNIT_ROWS);
         scratch.with_products(0, |scratch, _| {
