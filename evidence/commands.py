@@ -114,6 +114,7 @@ COMMANDS = (
     Command("check docs", BY_HAND, ANY, "", "links, anchors and the table of contents of the documentation, with mistakes that it must find", test="", bare=True),
     Command("check features", BY_HAND, ANY, "cargo", "what is built for the wheel is what was built for the tests", test="", bare=True),
     Command("check functions", BY_HAND, ANY, "", "no answer depends on the C library's functions, whose bits differ between systems", test="", bare=True),
+    Command("check few-logits", BY_HAND, VENV, f"{BUILD}, {MODELS}", "answers that read the output matrix by its high bits have the tokens of those that read all of it"),
     Command("check fuse", BY_HAND, VENV, f"{BUILD}, root, /dev/fuse", "experts in slots out of a filesystem that is another program: the same bits, nothing left in the page cache, reads that fail"),
     Command("check fuzz", BY_HAND, ANY, "cargo", "every fuzz target compiles, and `make fuzz` runs it", test_all="", bare=True),
     Command("check gguf", BY_HAND, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package", test="{models}/SmolLM2-135M-Instruct.Q4_1.gguf", test_all="{models}/SmolLM2-135M-Instruct.Q4_1.gguf {models}/gemma-3-270m-q4_k_m.gguf"),

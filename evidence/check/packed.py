@@ -20,6 +20,7 @@ gguf = lazily("gguf")
 np = lazily("numpy")
 
 BASE = 0x416C0000
+PLANES = 0x416D0000
 # Per type: bytes of a block, and the fields of a unit: (kind, where in the block, element size, elements).
 LAYOUT = {
     "Q4_0": (18, [("e", 0, 2, 1), ("e", 2, 4, 4)]),
@@ -78,6 +79,22 @@ def unpack(kind, row_bytes: int, tiles: np.ndarray) -> np.ndarray:
     return out.reshape(-1)
 
 
+def unpack_planes(row_bytes: int, data: np.ndarray) -> np.ndarray:
+    """Bytes of Q8_0 in planes into bytes in rows."""
+    rows, blocks = len(data) // row_bytes, row_bytes // 34
+    together = max((4 << 20) // row_bytes // 32 * 32, 32)
+    out = []
+    for first in range(0, rows, together):
+        count = min(together, rows - first)
+        group = data[first * row_bytes :][: count * row_bytes]
+        # The high bits are Q4_0 in tiles.
+        high = unpack(gguf.GGMLQuantizationType.Q4_0, blocks * 18, group[: count * blocks * 18]).reshape(count, blocks, 18)
+        low = group[count * blocks * 18 :].reshape(count, blocks, 16)
+        codes = np.concatenate([(high[..., 2:] & 15) << 4 | low & 15, high[..., 2:] & 0xF0 | low >> 4], axis=2)
+        out.append(np.concatenate([high[..., :2], codes ^ 0x80], axis=2).reshape(-1))
+    return np.concatenate(out)
+
+
 def tolerant(path: Path) -> gguf.GGUFReader:
     """A reader that takes packed types; its `packed` has the names of their tensors."""
 
@@ -85,11 +102,12 @@ def tolerant(path: Path) -> gguf.GGUFReader:
         """The package's reader would refuse packed types: it is shown canonical ones, and we keep the truth."""
 
         def _build_tensors(self, start_offs, fields):
-            self.packed = set()
+            self.packed, self.planes = set(), set()
             for field in fields:
                 kind = field.parts[4]
-                if int(kind[0]) & 0xFFFF0000 == BASE:
-                    self.packed.add(bytes(field.parts[1]).decode())
+                if int(kind[0]) & 0xFFFF0000 in (BASE, PLANES):
+                    names = self.packed if int(kind[0]) & 0xFFFF0000 == BASE else self.planes
+                    names.add(bytes(field.parts[1]).decode())
                     field.parts[4] = kind & 0xFFFF
             super()._build_tensors(start_offs, fields)
             # By tensor: bytes from one expert to the next, where they lie side by side with those of others.
@@ -131,13 +149,17 @@ def check(source: Path, packed: Path) -> tuple[int, int]:
             assert t.shape[1] % 16 == 0, t.name
             rows = int(np.prod(t.shape[1:]))
             data = unpack(t.tensor_type, t.n_bytes // rows, data)
+        if t.name in ours.planes:
+            assert t.tensor_type.name == "Q8_0" and len(t.shape) == 2 and t.shape[1] % 16 == 0, t.name
+            data = unpack_planes(t.n_bytes // int(t.shape[1]), data)
         assert data.tobytes() == np.ascontiguousarray(want.data).tobytes(), f"{t.name} differs"
-    assert (int(ours.fields["alight.layout.version"].parts[-1][0]) == 2) == bool(ours.strides), "the version"
+    version = 3 if ours.planes else 2 if ours.strides else 1
+    assert int(ours.fields["alight.layout.version"].parts[-1][0]) == version, "the version"
     experts = {t.name for t in ours.tensors if t.name.endswith("_exps.weight")}
     assert experts == ours.strides.keys(), "experts that lie side by side"
     told = bytes(ours.fields["alight.source.sha256"].parts[-1]).decode()
     assert told == hashlib.sha256(source.read_bytes()).hexdigest(), "the checksum of the source"
-    return len(ours.packed), len(ours.tensors)
+    return len(ours.packed | ours.planes), len(ours.tensors)
 
 
 def every_type(path: Path) -> None:

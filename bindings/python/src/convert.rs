@@ -68,7 +68,7 @@ pub fn floats(
     let block = matrix.weight_type().block_len();
     let (from, until) = match matrix.layout() {
         Layout::Rows => (cols.0 / block * block, cols.1.next_multiple_of(block).min(matrix.cols())),
-        Layout::Tiles => (0, matrix.cols()),
+        Layout::Tiles | Layout::Planes => (0, matrix.cols()),
     };
     in_parallel(to, width * float.bytes(), |first, to| {
         let mut wide = vec![0f32; until - from];
@@ -84,7 +84,7 @@ pub fn floats(
                     let data = &matrix.data()[row + bytes(from)..row + bytes(until)];
                     alight_kernels::dequantize_row(ty, data, &mut wide);
                 }
-                Layout::Tiles => matrix.dequantize_row(row, &mut wide),
+                Layout::Tiles | Layout::Planes => matrix.dequantize_row(row, &mut wide),
             }
             let wide = &wide[cols.0 - from..cols.1 - from];
             match float {

@@ -49,14 +49,14 @@ pub struct Info {
 impl Info {
     pub fn of_gguf(file: usize, info: &TensorInfo<'_>) -> Info {
         let shape: Vec<u64> = info.shape().iter().rev().copied().collect();
-        let dtype = if info.packed { None } else { ggml_dtype(info.ty) };
+        let dtype = if info.packed.is_some() { None } else { ggml_dtype(info.ty) };
         let row_bytes = info.row_bytes();
         let (stored, unit, grain) = match (dtype, shape.split_last()) {
             (Some(_), _) | (_, None) => (shape.clone(), info.ty.block_bytes() as usize, 1),
             (None, Some((_, outer))) => {
                 let mut stored = outer.to_vec();
                 let mut last = row_bytes;
-                if info.packed {
+                if info.packed.is_some() {
                     // The parser has checked that the rows fill whole tiles.
                     if let Some(rows) = stored.last_mut() {
                         *rows /= TILE_ROWS;
@@ -64,10 +64,10 @@ impl Info {
                     last *= TILE_ROWS;
                 }
                 stored.push(last);
-                (stored, 1, if info.packed { last } else { info.ty.block_bytes() })
+                (stored, 1, if info.packed.is_some() { last } else { info.ty.block_bytes() })
             }
         };
-        let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
+        let layout = Layout::from(info.packed);
         Info {
             name: info.name.to_owned(),
             shape,
@@ -77,7 +77,7 @@ impl Info {
             stored,
             unit,
             grain,
-            packed: info.packed,
+            packed: info.packed.is_some(),
             file,
             spread: Spread::of(info),
             nbytes: info.nbytes,
@@ -305,10 +305,16 @@ impl Tensor {
         self.info.dtype
     }
 
-    /// True if the bytes are in tiles of 16 rows, as `alight pack` writes them.
+    /// True if the bytes are in tiles of 16 rows, or in planes, as `alight pack` writes them.
     #[getter]
     fn packed(&self) -> bool {
         self.info.packed
+    }
+
+    /// True if the bytes are in planes: the high bits in tiles, apart from the low ones.
+    #[getter]
+    fn planes(&self) -> bool {
+        self.info.weights.is_some_and(|(_, layout)| layout == Layout::Planes)
     }
 
     /// Shape of the bytes as they are stored: as `shape` for plain elements, else in bytes:

@@ -699,7 +699,8 @@ impl<'m> EngineLoop<'m> {
     }
 
     fn add(&mut self, key: u64, request: GenerateRequest, mut on_event: OnEvent, asked: Instant) {
-        let GenerateRequest { request, logits, grammar, thinking } = request;
+        let GenerateRequest { mut request, logits, grammar, thinking } = request;
+        request.ignores_logits = logits == LogitsWanted::Nothing;
         let hold = |held| self.masks.get_or_init(Masks::start).hold(held);
         let constraint = grammar.map(|held| Box::new(hold(held)) as Box<dyn Constraint>);
         let constraint = match thinking {

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use alight_kernels::{WeightType, tiles};
+use alight_kernels::{Layout, WeightType};
 use alight_pages::{Map, Threads};
 use sha2::{Digest, Sha256};
 
@@ -40,19 +40,19 @@ pub(crate) enum StepInput<'a> {
 pub(crate) enum Tiling {
     /// Unchanged.
     Keep,
-    /// Rows are packed into tiles.
-    Pack { ty: WeightType, cols: usize },
-    /// Tiles are unpacked into rows.
-    Unpack { ty: WeightType, cols: usize },
+    /// Rows are packed into tiles or planes.
+    Pack { to: Layout, ty: WeightType, cols: usize },
+    /// Tiles or planes are unpacked into rows.
+    Unpack { from: Layout, ty: WeightType, cols: usize },
 }
 
 impl Tiling {
-    /// Bytes that must be transformed together. At most [`MAX_TILE`].
+    /// Bytes that must be transformed together. At most [`MAX_TILE`], or what a group of planes has.
     fn unit(self) -> u64 {
         match self {
             Tiling::Keep => 1,
-            Tiling::Pack { ty, cols } | Tiling::Unpack { ty, cols } => {
-                (tiles::TILE_ROWS * ty.row_bytes(cols).unwrap_or(1)) as u64
+            Tiling::Pack { to: layout, ty, cols } | Tiling::Unpack { from: layout, ty, cols } => {
+                (layout.rows_together(ty, cols) * ty.row_bytes(cols).unwrap_or(1)) as u64
             }
         }
     }
@@ -93,10 +93,10 @@ pub(crate) fn run(
                 if hashed == Hashed::Source {
                     source_hash.update(&buffer);
                 }
-                if let Tiling::Unpack { ty, cols } = piece.tiling {
+                if let Tiling::Unpack { from, ty, cols } = piece.tiling {
                     std::mem::swap(buffer, &mut packed);
                     buffer.resize(packed.len(), 0);
-                    tiles::unpack(ty, cols, &packed, buffer);
+                    from.unpack(ty, cols, &packed, buffer);
                 }
                 if let Some(to) = piece.to {
                     return Ok(Some((to, piece.tiling)));
@@ -107,7 +107,7 @@ pub(crate) fn run(
         |(to, tiling), bytes| {
             sink.seek(to).map_err(write)?;
             let put = sink.put(bytes.len(), |out| match tiling {
-                Tiling::Pack { ty, cols } => tiles::pack(ty, cols, bytes, out),
+                Tiling::Pack { to, ty, cols } => to.pack(ty, cols, bytes, out),
                 Tiling::Keep | Tiling::Unpack { .. } => out.copy_from_slice(bytes),
             });
             put.map_err(write)?;

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use alight_formats::gguf::write::{Builder, New};
 use alight_formats::gguf::{Gguf, GgufError, MAX_ENTRIES, MAX_HEADER, TensorInfo, Value};
-use alight_formats::packed::{PACKED_ALIGNMENT, TILE_ROWS};
+use alight_formats::packed::{PACKED_ALIGNMENT, Packing, TILE_ROWS};
 use alight_formats::{GgmlType, Header, Source as _};
-use alight_kernels::{WeightType, tiles};
+use alight_kernels::{Layout, WeightType, planes, tiles};
 use alight_pages::{Map, Replacement};
 
 use crate::copy::{self, Hashed, MAX_TILE, Step, StepInput, Tiling};
@@ -33,10 +33,12 @@ pub struct Packed {
     pub volume: Volume,
     /// Tensors of the model.
     pub tensors: usize,
-    /// Tensors that are now in tiles.
+    /// Tensors that are now in tiles or planes.
     pub packed: usize,
-    /// Bytes of the tensors that are now in tiles.
+    /// Bytes of the tensors that are now in tiles or planes.
     pub packed_bytes: u64,
+    /// The output matrix, if it is in planes.
+    pub planes: Option<String>,
     /// Tensors that stay as they were.
     pub kept: Vec<Kept>,
     /// The checksum of the source, in hexadecimal.
@@ -86,8 +88,15 @@ impl fmt::Display for KeptReason {
 struct PackItem<'m> {
     info: TensorInfo<'m>,
     map: &'m Map,
-    tiles: Result<WeightType, KeptReason>,
+    tiles: Result<(WeightType, Packing), KeptReason>,
 }
+
+/// Minimum number of rows of an output matrix in planes. How many rows a token then reads whole has been measured: with four high bits it is 6 % of the
+/// 262,144 of Gemma 3, and more than half of the 49,152 of SmolLM2 (`docs/explanation/output-matrix.md`).
+const MIN_PLANES_ROWS: u64 = 100_000;
+
+/// Minimum share of all bytes, as a divisor, that an output matrix in planes has: nearly half of it need not be read.
+const PLANES_SHARE: u64 = 8;
 
 /// Packs the model at `source` (any shard of a split model) into a new file at `dest`.
 ///
@@ -227,6 +236,7 @@ fn packed(
         tensors: items.len(),
         packed: tiled().count(),
         packed_bytes: tiled().map(|item| item.info.nbytes).sum(),
+        planes: tiled().find(|item| item.is_in_planes()).map(|item| item.info.name.into()),
         kept: kept.collect(),
         sha256: source.sha256,
     };
@@ -240,10 +250,11 @@ fn write_error(path: &Path, source: std::io::Error) -> ConvertError {
 /// The tensors of the source, in its order.
 fn items<'m>(headers: &Headers<'m>, maps: &'m [Map]) -> Vec<PackItem<'m>> {
     let tied = headers.catalog.get("output.weight").is_none();
+    let all = headers.catalog.tensors.iter().map(|placed| placed.info.nbytes).sum();
     let item = |placed: &alight_formats::split::Placed<'m>| PackItem {
         info: placed.info,
         map: &maps[placed.shard],
-        tiles: packable(&placed.info, tied),
+        tiles: packable(&placed.info, tied).map(|ty| (ty, packing(&placed.info, ty, tied, all))),
     };
     headers.catalog.tensors.iter().map(item).collect()
 }
@@ -267,6 +278,28 @@ fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason>
     Ok(ty)
 }
 
+/// Returns the form in which a tensor of a model with `all` bytes is packed.
+fn packing(info: &TensorInfo<'_>, ty: WeightType, tied: bool, all: u64) -> Packing {
+    let output = info.name == if tied { "token_embd.weight" } else { "output.weight" };
+    let [cols, rows, ..] = info.ne;
+    let gains = rows >= MIN_PLANES_ROWS && info.nbytes >= all / PLANES_SHARE;
+    // They fit, as in `packable`.
+    match output && gains && planes::has_planes_for(ty, rows as usize, cols as usize) {
+        true => Packing::Planes,
+        false => Packing::Tiles,
+    }
+}
+
+impl PackItem<'_> {
+    fn packing(&self) -> Option<Packing> {
+        self.tiles.ok().map(|(_, packing)| packing)
+    }
+
+    fn is_in_planes(&self) -> bool {
+        self.packing() == Some(Packing::Planes)
+    }
+}
+
 /// The header of the packed file.
 fn header(
     metadata: &[(&str, Value<'_>)],
@@ -280,10 +313,11 @@ fn header(
     if source.alignment.is_none() {
         out.alignment(alignment);
     }
-    source.write(&mut out, experts);
+    source.write(&mut out, experts, items.iter().any(PackItem::is_in_planes));
     let new = |index: &usize| {
-        let PackItem { info, tiles, .. } = &items[*index];
-        New { name: info.name, ty: info.ty, packed: tiles.is_ok(), shape: info.shape() }
+        let item = &items[*index];
+        let info = &item.info;
+        New { name: info.name, ty: info.ty, packed: item.packing(), shape: info.shape() }
     };
     let mut at = 0;
     for run in experts.iter().cloned().chain(std::iter::once(order.len()..order.len())) {
@@ -441,7 +475,10 @@ fn steps<'a>(
     for ((item, place), before) in items.iter().zip(places).zip(&canonical.gaps) {
         out.push(gap(at, *before));
         let tiling = match item.tiles {
-            Ok(ty) => Tiling::Pack { ty, cols: item.info.ne[0] as usize },
+            Ok((ty, packing)) => {
+                let to = Layout::from(Some(packing));
+                Tiling::Pack { to, ty, cols: item.info.ne[0] as usize }
+            }
             Err(_) => Tiling::Keep,
         };
         let (place, stride) = *place;

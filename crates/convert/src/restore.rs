@@ -23,7 +23,7 @@ use alight_formats::gguf::{
     Array, DEFAULT_ALIGNMENT, Gguf, GgufError, MAX_ALIGNMENT, MIN_ALIGNMENT, TensorInfo, Value,
 };
 use alight_formats::packed::{
-    EXPERTS_KEY, EXPERTS_VERSION, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY,
+    EXPERTS_KEY, EXPERTS_VERSION, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, PLANES_VERSION,
 };
 use alight_pages::Map;
 
@@ -70,10 +70,14 @@ impl Original<'_> {
         self.alignment.map_or(DEFAULT_ALIGNMENT, u64::from)
     }
 
-    /// Adds the keys. `experts` are the runs of tensors whose experts are side by side. A file without any gets the earlier version,
-    /// which older releases can read.
-    pub(crate) fn write(&self, to: &mut Builder, experts: &[Range<usize>]) {
-        let version = if experts.is_empty() { EXPERTS_VERSION - 1 } else { EXPERTS_VERSION };
+    /// Adds the keys. `experts` are the runs of tensors whose experts are side by side, and `planes` tells whether a matrix is in planes. A file without
+    /// any gets the earlier version, which older releases can read.
+    pub(crate) fn write(&self, to: &mut Builder, experts: &[Range<usize>], planes: bool) {
+        let version = match (planes, experts.is_empty()) {
+            (true, _) => PLANES_VERSION,
+            (false, false) => EXPERTS_VERSION,
+            (false, true) => EXPERTS_VERSION - 1,
+        };
         to.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, version as u32);
         if !experts.is_empty() {
             let pairs = experts.iter().flat_map(|run| [run.start as u32, run.len() as u32]);

@@ -20,7 +20,7 @@ pub struct Unpacked {
     pub volume: Volume,
     /// Tensors of the model.
     pub tensors: usize,
-    /// Tensors that had been in tiles.
+    /// Tensors that had been in tiles or planes.
     pub packed: usize,
     /// The checksum of the new file, in hexadecimal; it equals that of the file that was packed.
     pub sha256: String,
@@ -89,7 +89,7 @@ pub fn unpack(
             threads,
         },
         tensors: tensors.len(),
-        packed: tensors.iter().filter(|info| info.packed).count(),
+        packed: tensors.iter().filter(|info| info.packed.is_some()).count(),
         sha256: found,
     })
 }
@@ -132,7 +132,7 @@ fn tiling(map: &Map, info: &TensorInfo<'_>) -> Result<Tiling, ConvertError> {
         key: alight_formats::packed::LAYOUT_KEY,
         problem,
     };
-    if !info.packed {
+    if info.packed.is_none() {
         return Ok(Tiling::Keep);
     }
     let Some(ty) = tiled_type(info.ty) else {
@@ -141,5 +141,5 @@ fn tiling(map: &Map, info: &TensorInfo<'_>) -> Result<Tiling, ConvertError> {
     if info.row_bytes() > copy::MAX_TILE / alight_formats::packed::TILE_ROWS {
         return Err(wrong(format!("does not go with rows of {} bytes", info.row_bytes())));
     }
-    Ok(Tiling::Unpack { ty, cols: info.ne[0] as usize })
+    Ok(Tiling::Unpack { from: info.packed.into(), ty, cols: info.ne[0] as usize })
 }

@@ -4,7 +4,8 @@
 //! [`alight_types::packed`] and `docs/reference/packed-layout.md`; two keys of the file give the layout's name and version.
 
 pub use alight_types::packed::{
-    LAYOUT, LAYOUT_VERSION, PACKED_BASE, TILE_ROWS, has_tiles, packed_id, type_of,
+    LAYOUT, LAYOUT_VERSION, PACKED_BASE, PLANES_BASE, PLANES_VERSION, Packing, TILE_ROWS,
+    group_rows, has_planes, has_tiles, packed_id, type_of,
 };
 
 /// A packed tensor begins at a multiple of this many bytes: a page, so that it is used in place.

@@ -2,7 +2,7 @@
 //! place, what was found and what was expected; none takes memory out of proportion to the file.
 
 use alight_formats::gguf::{Gguf, GgufError as E, GgufField, MAX_HEADER, ValueType, parse};
-use alight_formats::packed::{PACKED_BASE, packed_id};
+use alight_formats::packed::{PACKED_BASE, PLANES_BASE, Packing, packed_id};
 use alight_formats::{GgmlType, TypeError};
 
 use crate::support::memory;
@@ -344,7 +344,10 @@ fn packed_tensors() {
         "no layout's name", packed(Some(""), Some(1), 0, &[32]), E::UnknownLayout { .. }, ["\"\""];
         "unknown layout, nothing packed", packed(Some("x"), Some(1), 0, &[32, 16]), E::UnknownLayout { .. }, [];
         "version 0", packed(Some("tiles16"), Some(0), id, &[32, 16]), E::OutOfRange { found: 0, .. }, ["alight.layout.version"];
-        "version 3", packed(Some("tiles16"), Some(3), id, &[32, 16]), E::NewerLayout { found: 3, known: 2 }, ["3", "newer alight", "update"];
+        "version 4", packed(Some("tiles16"), Some(4), id, &[32, 16]), E::NewerLayout { found: 4, known: 3 }, ["4", "newer alight", "update"];
+        "planes in version 2", packed(Some("tiles16"), Some(2), PLANES_BASE | 8, &[32, 16]), E::PackedWithoutLayout { .. }, [];
+        "planes of two matrices", packed(Some("tiles16"), Some(3), PLANES_BASE | 8, &[32, 16, 2]), E::TensorType { reason: TypeError::NotPackable { .. }, .. }, [];
+        "planes of Q4_0", packed(Some("tiles16"), Some(3), PLANES_BASE | 2, &[32, 16]), E::TensorType { reason: TypeError::NotPackable { .. }, .. }, [];
         "newer and unknown", packed(Some("x"), Some(u32::MAX), 77, &[32, 16]), E::NewerLayout { .. }, ["4294967295"];
         "layout is a number", typed(U64, U64), E::OutOfRange { .. }, [];
         "version is text", typed(STR, STR), E::WrongType { found: ValueType::Str, .. }, ["alight.layout.version", "integer"];
@@ -357,15 +360,15 @@ fn packed_tensors() {
         "alignment 32", aligned(32), E::PackedMisaligned { alignment: 4096, .. }, ["\"t\"", "4096"];
         "alignment 2048", aligned(2048), E::PackedMisaligned { found: 2048, .. }, ["2048"];
         "removed type", tiles(PACKED_BASE | 4, &[32, 16]), E::TensorType { reason: TypeError::Unknown { .. }, .. }, [];
-        "base of another", tiles(id + 0x1_0000, &[32, 16]), E::TensorType { reason: TypeError::Unknown { .. }, .. }, [];
+        "base of another", tiles(id + 0x2_0000, &[32, 16]), E::TensorType { reason: TypeError::Unknown { .. }, .. }, [];
     }
     for ty in GgmlType::ALL {
         let bytes = tiles(PACKED_BASE | ty.id(), &[ty.block_len(), 16]);
-        match packed_id(*ty) {
+        match packed_id(*ty, Packing::Tiles) {
             Some(id) => {
                 let file = measured(&bytes).unwrap();
                 let tensor = &file.tensors[0];
-                assert!(file.packed && tensor.packed);
+                assert!(file.packed && tensor.packed == Some(Packing::Tiles));
                 assert_eq!((tensor.ty, tensor.type_id()), (*ty, id));
                 assert_eq!(tensor.nbytes, 16 * ty.block_bytes(), "as many bytes as the canonical");
             }
@@ -375,13 +378,16 @@ fn packed_tensors() {
             }
         }
     }
+    let planes = packed(Some("tiles16"), Some(3), PLANES_BASE | 8, &[32, 16]);
+    let tensor = measured(&planes).unwrap().tensors[0];
+    assert_eq!((tensor.packed, tensor.type_id()), (Some(Packing::Planes), PLANES_BASE | 8));
     // Canonical tensors beside packed ones keep their id.
     let bytes = tiles(0, &[3]);
     let file = measured(&bytes).unwrap();
-    assert!(file.packed && !file.tensors[0].packed && file.tensors[0].type_id() == 0);
+    assert!(file.packed && file.tensors[0].packed.is_none() && file.tensors[0].type_id() == 0);
     assert!(!measured(&small()).unwrap().packed);
-    assert!(measured(&aligned(4096)).unwrap().tensors[0].packed);
-    assert!(measured(&aligned(65536)).unwrap().tensors[0].packed);
+    assert!(measured(&aligned(4096)).unwrap().tensors[0].packed.is_some());
+    assert!(measured(&aligned(65536)).unwrap().tensors[0].packed.is_some());
     for len in 0..bytes.len() - 16 * 256 * 4 {
         measured(&bytes[..len]).expect_err("a cut file is not whole");
     }

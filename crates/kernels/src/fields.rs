@@ -272,7 +272,7 @@ fn gather_row<const N: usize>(part: &[u8], r: usize, count: usize, block: &mut [
 /// Copies `count` elements (a multiple of four) of four bytes of 16 rows, in squares of four by
 /// four. Element `e` of row `r` is at `r · stride[0] + e · stride[1]`; one of the two is 4.
 #[inline(never)]
-fn transpose(from: &[u8], fs: [usize; 2], to: &mut [u8], ts: [usize; 2], count: usize) {
+pub(crate) fn transpose(from: &[u8], fs: [usize; 2], to: &mut [u8], ts: [usize; 2], count: usize) {
     for e in (0..count).step_by(4) {
         for r in (0..TILE_ROWS).step_by(4) {
             let (from, to) = (&from[r * fs[0] + e * fs[1]..], &mut to[r * ts[0] + e * ts[1]..]);

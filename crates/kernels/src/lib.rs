@@ -7,8 +7,8 @@
 //! units for the caller's threads.
 //!
 //! **Invariant:** blocks are read in place. No other copy of a weight exists, except in registers and in a panel that fits the cache (for batches of
-//! canonical rows). There are two layouts: GGUF's rows of blocks, and the [`tiles`] of packed files, which are a permutation of the same bits, of the
-//! same size.
+//! canonical rows, and of [`planes`]). There are three layouts: GGUF's rows of blocks, and the [`tiles`] and [`planes`] of packed files, which are
+//! permutations of the same bits, of the same size.
 //!
 //! **Invariant:** the SIMD level ([`Isa`]) is an argument of every kernel, and is chosen once, at run time.
 //! Nothing depends on how the crate was compiled.
@@ -43,6 +43,7 @@ pub mod matmul;
 pub mod norm;
 pub mod parallel;
 pub mod peak;
+pub mod planes;
 pub mod quantize;
 pub mod recurrent;
 pub mod rope;

@@ -32,7 +32,8 @@ use crate::blocks::{BlockFormat, WeightType, with_tiles};
 use crate::fields;
 pub use crate::fields::TILE_ROWS;
 use crate::fields::{Field, halves};
-use alight_types::packed::has_tiles;
+use crate::planes;
+use alight_types::packed::{Packing, has_tiles};
 
 /// How the weights of a matrix are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +42,54 @@ pub enum Layout {
     Rows,
     /// Packed: tiles of 16 interleaved rows, see [this module](self).
     Tiles,
+    /// Packed: the high bits in tiles, apart from the low ones in rows, see [`planes`].
+    Planes,
+}
+
+impl From<Option<Packing>> for Layout {
+    fn from(packing: Option<Packing>) -> Layout {
+        match packing {
+            None => Layout::Rows,
+            Some(Packing::Tiles) => Layout::Tiles,
+            Some(Packing::Planes) => Layout::Planes,
+        }
+    }
+}
+
+impl Layout {
+    /// Returns the number of rows of `cols` weights that are stored together; the last ones may be fewer by a multiple of 16. They have as many bytes as in
+    /// GGUF's layout.
+    pub const fn rows_together(self, ty: WeightType, cols: usize) -> usize {
+        match self {
+            Layout::Rows => 1,
+            Layout::Tiles => TILE_ROWS,
+            Layout::Planes => planes::group_rows(ty, cols),
+        }
+    }
+
+    /// Packs canonical rows of `cols` weights, which begin with rows that are stored together; `dst` has the same number of bytes.
+    ///
+    /// # Panics
+    /// If the type has no such form, a row is not a whole number of blocks, or the bytes are not whole tiles of the same number.
+    pub fn pack(self, ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
+        match self {
+            Layout::Rows => dst.copy_from_slice(src),
+            Layout::Tiles => pack(ty, cols, src, dst),
+            Layout::Planes => planes::pack(ty, cols, src, dst),
+        }
+    }
+
+    /// The inverse of [`Layout::pack`].
+    ///
+    /// # Panics
+    /// As [`Layout::pack`].
+    pub fn unpack(self, ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
+        match self {
+            Layout::Rows => dst.copy_from_slice(src),
+            Layout::Tiles => unpack(ty, cols, src, dst),
+            Layout::Planes => planes::unpack(ty, cols, src, dst),
+        }
+    }
 }
 
 /// Returns true if a matrix `[rows, cols]` of type `ty` has a packed form.
@@ -92,7 +141,7 @@ pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
 }
 
 /// Returns the bytes of a row.
-fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
+pub(crate) fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
     assert!(packable(ty, TILE_ROWS, cols), "rows of {cols} {ty} weights have no packed form");
     let row = cols / ty.block_len() * ty.block_bytes();
     let whole = src.len().is_multiple_of(TILE_ROWS * row);

@@ -7,7 +7,8 @@ use alight_kernels::attention::{
 use alight_kernels::matmul::Precision;
 use alight_kernels::parallel::{Attend, AttendRows, Product, Rows, Scratch, Threads, multiply};
 use alight_kernels::parallel::{Cost, pack as pack_rows};
-use alight_kernels::tiles::{pack, packable};
+use alight_kernels::planes::has_planes_for;
+use alight_kernels::tiles::packable;
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul,
@@ -65,14 +66,17 @@ fn a_product_is_that_of_its_token_alone() {
         let canonical = random_blocks(&mut rng, ty, rows, cols);
         let mut packed = vec![0; canonical.len()];
         let layouts = match packable(ty, rows, cols) {
-            true => &[Layout::Rows, Layout::Tiles][..],
+            true if has_planes_for(ty, rows, cols) => {
+                &[Layout::Rows, Layout::Tiles, Layout::Planes][..]
+            }
+            true => &[Layout::Rows, Layout::Tiles],
             false => &[Layout::Rows],
         };
         for &layout in layouts {
             let data = match layout {
                 Layout::Rows => &canonical,
-                Layout::Tiles => {
-                    pack(ty, cols, &canonical, &mut packed);
+                _ => {
+                    layout.pack(ty, cols, &canonical, &mut packed);
                     &packed
                 }
             };
@@ -127,7 +131,7 @@ fn a_long_prompt_of_many_columns_is_that_of_its_tokens_alone() {
     for ty in [WeightType::Q4_0, WeightType::Q4_K, WeightType::Q6_K] {
         let canonical = random_blocks(&mut rng, ty, rows, cols);
         let mut packed = vec![0; canonical.len()];
-        pack(ty, cols, &canonical, &mut packed);
+        Layout::Tiles.pack(ty, cols, &canonical, &mut packed);
         for (layout, data) in [(Layout::Rows, &canonical), (Layout::Tiles, &packed)] {
             let w = Matrix::with_layout(layout, ty, data, rows, cols).unwrap();
             let product = |some: Range<usize>, tokens: Range<usize>| {

@@ -21,6 +21,7 @@ mod matmul;
 mod not_finite;
 mod parallel;
 mod peak;
+mod planes;
 mod quantize;
 mod recurrent;
 mod tiles;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use alight_formats::gguf::{Gguf, TensorInfo, Value};
 use alight_formats::packed::TILE_ROWS;
-use alight_kernels::{WeightType, tiles};
+use alight_kernels::{Layout, WeightType, planes};
 use alight_pages::Map;
 use sha2::{Digest, Sha256};
 
@@ -36,7 +36,7 @@ pub struct ModelContent {
     pub architecture: String,
     /// The type of most of its bytes.
     pub main_type: &'static str,
-    /// True if a matrix is in tiles in the file.
+    /// True if a matrix is in tiles or planes in the file.
     pub packed: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn read(maps: &[Arc<Map>]) -> Result<ModelContent, ModelError> {
         hash.update(sample(info, &maps[tensor.shard])?);
     }
     let main_type = bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map_or("", |most| most.0);
-    let packed = tensors.iter().any(|tensor| tensor.info.packed);
+    let packed = tensors.iter().any(|tensor| tensor.info.packed.is_some());
     Ok(ModelContent { hash: hash.finalize().into(), architecture, main_type, packed })
 }
 
@@ -128,20 +128,27 @@ fn sample(info: &TensorInfo<'_>, map: &Map) -> Result<Vec<u8>, ModelError> {
     let start = info.expert(info.ne[2] / 2).start + first * row;
     let (height, width) = (tile.min(rows - first), blocks * size);
     let mut canonical = vec![0; (height * width) as usize];
-    let Some(ty) = packed_type(info) else {
+    let layout = Layout::from(info.packed);
+    let Some(ty) = WeightType::of(info.ty).filter(|_| layout != Layout::Rows) else {
         for (index, part) in canonical.chunks_exact_mut(width as usize).enumerate() {
             map.read(part, start + index as u64 * row)?;
         }
         return Ok(canonical);
     };
-    // A tile has the blocks of 16 rows, and begins with the first of each.
     let mut packed = vec![0; canonical.len()];
-    map.read(&mut packed, start)?;
-    tiles::unpack(ty, (blocks * len) as usize, &packed, &mut canonical);
+    match layout {
+        // A tile has the blocks of 16 rows, and begins with the first of each.
+        Layout::Rows | Layout::Tiles => map.read(&mut packed, start)?,
+        Layout::Planes => {
+            let sizes = [rows, cols, blocks].map(|n| n as usize);
+            let mut rest = &mut packed[..];
+            for place in planes::places(ty, sizes, first as usize) {
+                let (part, after) = rest.split_at_mut(place.len());
+                map.read(part, info.offset + place.start as u64)?;
+                rest = after;
+            }
+        }
+    }
+    layout.unpack(ty, (blocks * len) as usize, &packed, &mut canonical);
     Ok(canonical)
-}
-
-/// Returns the type of a matrix in tiles.
-fn packed_type(info: &TensorInfo<'_>) -> Option<WeightType> {
-    WeightType::of(info.ty).filter(|_| info.packed)
 }

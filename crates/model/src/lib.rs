@@ -142,7 +142,7 @@ pub use content::ModelContent;
 pub use engine::{
     Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
     Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_WHOLE_TEXT, Numbers, OfPrompt,
-    OptionError, Request, RequestId, Restored, Sampler, SamplerCount, SamplerNumber,
+    OptionError, OutputCounts, Request, RequestId, Restored, Sampler, SamplerCount, SamplerNumber,
     SamplerOptions, SamplerStages, Session, SessionOptions, Speculate, StageError, context,
     generate, generate_constrained, to_unit_length,
 };

@@ -294,9 +294,9 @@ fn only_experts_may_lie_side_by_side() {
     }
     out.str("alight.layout", "tiles16").u32("alight.layout.version", 2);
     out.u32s("alight.layout.experts", &[0, 2]);
-    out.side_by_side(&heads.iter().map(|info| new(info, false)).collect::<Vec<_>>()).unwrap();
+    out.side_by_side(&heads.iter().map(|info| new(info, None)).collect::<Vec<_>>()).unwrap();
     for info in &others {
-        out.add(new(info, false)).unwrap();
+        out.add(new(info, None)).unwrap();
     }
     let order: Vec<_> = heads.iter().chain(&others).collect();
     let file = out.file(|i, to| to.copy_from_slice(&order[i].data(&bytes).unwrap()));

@@ -21,6 +21,7 @@ mod content;
 mod encoders;
 mod expert_traces;
 mod experts;
+mod few_logits;
 mod generate;
 mod greedy_agreement;
 mod hostile;

@@ -1,6 +1,6 @@
 //! Matrices by their places in a file, which is an array of bytes.
 //!
-//! A place is four numbers: the offset's lower and upper 32 bits, the type's id in GGUF files, and the layout (0: rows, 1: tiles).
+//! A place is four numbers: the offset's lower and upper 32 bits, the type's id in GGUF files, and the layout (0: rows, 1: tiles, 2: planes).
 //! For a stack whose matrices alternate with those of others, the layout also contains twice the number of pages from one matrix to
 //! the next. A place is data and may have any value: all of it is checked against the array before it is used.
 
@@ -27,8 +27,9 @@ pub(crate) fn matrix<'a>(
     let layout = match layout {
         0 => Layout::Rows,
         1 => Layout::Tiles,
+        2 => Layout::Planes,
         _ => {
-            let text = "expected 0 (rows) or 1 (tiles), and of a stack only the pages from one matrix to the next";
+            let text = "expected 0 (rows), 1 (tiles) or 2 (planes), and of a stack only the pages from one matrix to the next";
             return Err(refuse(format!("layout {layout}, {text}")));
         }
     };

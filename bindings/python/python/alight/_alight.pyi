@@ -365,7 +365,10 @@ class Tensor:
         """The element type, as NumPy calls it; `None` for blocks and tiles."""
     @property
     def packed(self) -> bool:
-        """Whether the bytes are in tiles of 16 rows, as `alight pack` writes them."""
+        """Whether the bytes are in tiles of 16 rows, or in planes, as `alight pack` writes them."""
+    @property
+    def planes(self) -> bool:
+        """Whether the bytes are in planes: the high bits in tiles, apart from the low ones."""
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """Shape of the bytes as they are stored: as `shape` for plain elements, else in bytes:

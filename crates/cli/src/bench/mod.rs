@@ -16,7 +16,7 @@ mod work;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_model::{Model, Session, SessionOptions};
+use alight_model::{Model, Sampler, SamplerOptions, Session, SessionOptions};
 use anyhow::anyhow;
 use clap::Subcommand;
 
@@ -260,10 +260,15 @@ fn warm_up(
 /// Runs one repetition; returns the seconds of each step.
 fn once(session: &mut Session<'_>, depth: usize, ids: &[u32], decode: bool) -> Outcome<Vec<f64>> {
     session.truncate(depth);
+    // Of the logits of an answer, what a sampler with the usual options needs.
+    let mut sampler = Sampler::new(SamplerOptions::DEFAULT, session.model().spec().vocab);
     let mut times = Vec::with_capacity(ids.len());
     for piece in ids.chunks(if decode { 1 } else { ids.len() }) {
         let began = Instant::now();
-        let done = if decode { session.decode(piece[0]) } else { session.feed(piece) };
+        let done = match decode {
+            true => session.decode_for(piece[0], &mut sampler),
+            false => session.feed(piece),
+        };
         done.map_err(|e| anyhow!(e))?;
         times.push(began.elapsed().as_secs_f64());
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alight_model::{Finish, SlotsReport};
+use alight_model::{Finish, OutputCounts, SlotsReport};
 use rusage::{Memory, Phase, Phases, Usage};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -246,6 +246,21 @@ pub fn brief(answer: &Answer, context: usize) -> String {
     )
 }
 
+/// Returns the line of `--stats` about an output matrix whose high bits are stored apart.
+fn output_line(counts: &OutputCounts) -> String {
+    let &OutputCounts { by_high_bits, rows, whole, all_rows, bytes, .. } = counts;
+    let read = rows as f64 / by_high_bits.max(1) as f64;
+    format!(
+        "output       {} of {} a token: {} of {} rows whole for {} tokens, all for {}\n",
+        units::bytes(counts.bytes_per_token() as u64),
+        units::bytes(bytes),
+        units::grouped(read.round() as usize),
+        units::grouped(all_rows as usize),
+        units::grouped(by_high_bits as usize),
+        units::grouped(whole as usize),
+    )
+}
+
 /// Returns the lines of `--stats`. The first token's time counts from `since`, the time of `what`:
 /// the start of the process, or a question.
 pub fn human(
@@ -292,9 +307,11 @@ pub fn human(
             let experts = engine.experts.as_ref();
             let experts =
                 experts.map(|slots| format!("experts      {}\n", explain_load::experts(slots)));
+            let output = engine.output.as_ref().map(output_line);
             format!(
-                "{text}\n{}{}{}",
+                "{text}\n{}{}{}{}",
                 memory.unwrap_or_default(),
+                output.unwrap_or_default(),
                 experts.unwrap_or_default(),
                 phases::table(account.list(), say::columns())
             )

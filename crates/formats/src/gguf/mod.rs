@@ -88,9 +88,9 @@ pub struct TensorInfo<'a> {
     pub ne: [u64; 4],
     /// Type of the elements; `ne[0]` is a multiple of its block.
     pub ty: GgmlType,
-    /// True if the data is in tiles of [`packed::TILE_ROWS`] rows instead of in rows; `ne[1]` is a multiple of
+    /// Set if the data is in tiles of [`packed::TILE_ROWS`] rows, or in planes, instead of in rows; `ne[1]` is a multiple of
     /// that number. The number of bytes is the same. See [`packed`].
-    pub packed: bool,
+    pub packed: Option<packed::Packing>,
     /// The offset of its data, in bytes from the start of the file.
     pub offset: u64,
     /// Bytes of data, without padding. They are all in the file: `offset + nbytes` is at most its length, and
@@ -120,7 +120,7 @@ impl<'a> TensorInfo<'a> {
 
     /// The number of its type in a file.
     pub fn type_id(&self) -> u32 {
-        let packed = if self.packed { packed::packed_id(self.ty) } else { None };
+        let packed = self.packed.and_then(|packing| packed::packed_id(self.ty, packing));
         packed.unwrap_or(self.ty.id())
     }
 

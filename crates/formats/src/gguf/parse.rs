@@ -16,7 +16,7 @@ use super::{
 use crate::Source;
 use crate::packed::{
     EXPERTS_KEY, EXPERTS_VERSION, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY,
-    PACKED_ALIGNMENT, SideBySide, TILE_ROWS, type_of,
+    PACKED_ALIGNMENT, PLANES_VERSION, Packing, SideBySide, TILE_ROWS, type_of,
 };
 use crate::text::shown;
 use alight_types::GgmlType;
@@ -78,7 +78,7 @@ fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
     let version_of_layout = layout(entry(LAYOUT_KEY), entry(LAYOUT_VERSION_KEY))?;
     let packed = version_of_layout.is_some();
 
-    let (mut tensors, names) = tensors(&mut cursor, n_tensors, packed)?;
+    let (mut tensors, names) = tensors(&mut cursor, n_tensors, version_of_layout)?;
     let experts = entry(EXPERTS_KEY).filter(|_| version_of_layout >= Some(EXPERTS_VERSION));
     let runs = experts.map_or(Ok(Vec::new()), |value| runs_of_experts(value, &tensors))?;
     let header_len = cursor.pos();
@@ -321,7 +321,7 @@ fn runs_of_experts(
 fn tensors<'a>(
     cursor: &mut Cursor<'_, 'a>,
     count: u64,
-    packed: bool,
+    version_of_layout: Option<u64>,
 ) -> Result<(Vec<TensorInfo<'a>>, PlaceOfName<'a>), GgufError> {
     let mut tensors = Vec::with_capacity(count.min(4096) as usize);
     let mut names = PlaceOfName::with_capacity(count.min(4096) as usize);
@@ -337,7 +337,11 @@ fn tensors<'a>(
             }
         };
         let tensor = tensor(cursor, name)?;
-        if tensor.packed && !packed {
+        let needed = tensor.packed.map(|packing| match packing {
+            Packing::Tiles => 1,
+            Packing::Planes => PLANES_VERSION,
+        });
+        if needed > version_of_layout {
             return Err(GgufError::PackedWithoutLayout { place: GgufField::Tensor(name.into()) });
         }
         tensors.push(tensor);
@@ -364,7 +368,11 @@ fn tensor<'a>(cursor: &mut Cursor<'_, 'a>, name: &'a str) -> Result<TensorInfo<'
     let (ty, packed) =
         type_of(id).map_err(|reason| GgufError::TensorType { place: place(), reason })?;
     let nbytes = nbytes(ty, &ne, place)?;
-    if packed && !ne[1].is_multiple_of(TILE_ROWS) {
+    if packed == Some(Packing::Planes) && ne[2] * ne[3] != 1 {
+        let reason = crate::TypeError::NotPackable { id, ty };
+        return Err(GgufError::TensorType { place: place(), reason });
+    }
+    if packed.is_some() && !ne[1].is_multiple_of(TILE_ROWS) {
         return Err(GgufError::PackedRows { place: place(), found: ne[1], tile: TILE_ROWS });
     }
     let offset = cursor.u64("data offset").map_err(cursor.at(place))?;
@@ -439,7 +447,7 @@ fn place(
             if found < expected {
                 return Err(GgufError::Overlap { place: place(), found, expected });
             }
-            let on_page = tensor.packed || side_by_side.is_some();
+            let on_page = tensor.packed.is_some() || side_by_side.is_some();
             if index == 0 && on_page && !start.is_multiple_of(PACKED_ALIGNMENT) {
                 let alignment = PACKED_ALIGNMENT;
                 return Err(GgufError::PackedMisaligned {

@@ -6,7 +6,7 @@
 
 use super::parse::nbytes;
 use super::{DEFAULT_ALIGNMENT, GgufError, GgufField, Value, ValueType};
-use crate::packed::{SideBySide, packed_id};
+use crate::packed::{Packing, SideBySide, packed_id};
 use alight_types::{GgmlType, TypeError};
 
 /// Collects metadata and tensors; [`Builder::header`] returns the bytes.
@@ -49,8 +49,8 @@ pub struct New<'a> {
     pub name: &'a str,
     /// Type of the elements.
     pub ty: GgmlType,
-    /// True if its data is in tiles.
-    pub packed: bool,
+    /// Set if its data is in tiles or planes.
+    pub packed: Option<Packing>,
     /// Extents, innermost first.
     pub shape: &'a [u64],
 }
@@ -190,7 +190,7 @@ impl Builder {
         ty: GgmlType,
         shape: &[u64],
     ) -> Result<&mut Self, GgufError> {
-        self.add(New { name, ty, packed: false, shape })
+        self.add(New { name, ty, packed: None, shape })
     }
 
     /// As [`Builder::tensor`], for a tensor whose data is in tiles. The caller is responsible for the other
@@ -204,7 +204,7 @@ impl Builder {
         ty: GgmlType,
         shape: &[u64],
     ) -> Result<&mut Self, GgufError> {
-        self.add(New { name, ty, packed: true, shape })
+        self.add(New { name, ty, packed: Some(Packing::Tiles), shape })
     }
 
     /// Adds a tensor after the existing ones.
@@ -254,7 +254,7 @@ impl Builder {
             if let Some(index) = shape.iter().position(|n| *n == 0) {
                 return Err(GgufError::Dimension { place: place(), index, found: 0 });
             }
-            let id = if *packed { packed_id(*ty) } else { Some(ty.id()) };
+            let id = packed.map_or(Some(ty.id()), |packing| packed_id(*ty, packing));
             let id = id.ok_or_else(|| GgufError::TensorType {
                 place: place(),
                 reason: TypeError::NotPackable { id: ty.id(), ty: *ty },

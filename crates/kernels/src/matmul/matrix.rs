@@ -5,6 +5,7 @@ use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
 use crate::dequant::{self, dequantize_row};
 use crate::fields;
 use crate::half::{bf16_to_f32, f16_to_f32};
+use crate::planes;
 use crate::tiles::{Layout, TILE_ROWS, packable};
 use crate::vec;
 use std::fmt;
@@ -116,7 +117,12 @@ impl<'a> Matrix<'a> {
         rows: usize,
         cols: usize,
     ) -> Result<Matrix<'a>, MatrixError> {
-        if layout == Layout::Tiles && !packable(ty, rows, ty.block_len()) {
+        let possible = match layout {
+            Layout::Rows => true,
+            Layout::Tiles => packable(ty, rows, ty.block_len()),
+            Layout::Planes => planes::has_planes_for(ty, rows, cols),
+        };
+        if !possible {
             return Err(MatrixError::NotPackable { ty, rows });
         }
         let row_bytes = ty.row_bytes(cols).ok_or(MatrixError::RaggedRow { ty, cols })?;
@@ -136,10 +142,14 @@ impl<'a> Matrix<'a> {
     /// A view of some columns of all rows, in place.
     ///
     /// # Errors
-    /// If they are not in the matrix, are empty, or begin or end within a block.
+    /// If they are not in the matrix, are empty, or begin or end within a block; if the matrix is in planes and they are not all of them.
     pub fn columns(&self, columns: Range<usize>) -> Result<Matrix<'a>, MatrixError> {
         let (ty, cols) = (self.ty, self.cols);
+        if self.layout == Layout::Planes && columns == (0..cols) {
+            return Ok(*self);
+        }
         let inside = columns.start < columns.end && columns.end <= cols;
+        let inside = inside && self.layout != Layout::Planes;
         let bytes = |n| ty.row_bytes(n).filter(|_| inside);
         let (Some(skipped), Some(row_bytes)) =
             (bytes(columns.start), bytes(columns.end.wrapping_sub(columns.start)))
@@ -158,10 +168,10 @@ impl<'a> Matrix<'a> {
     /// A view of some rows, in place.
     ///
     /// # Panics
-    /// If they are not in the matrix, or begin or end within a tile.
+    /// If they are not in the matrix, or begin or end within a tile, or a group of planes.
     pub fn rows_in(&self, rows: Range<usize>) -> Matrix<'a> {
-        let together = if self.layout == Layout::Tiles { TILE_ROWS } else { 1 };
-        let whole = |row: usize| row.is_multiple_of(together);
+        let together = self.layout.rows_together(self.ty, self.cols);
+        let whole = |row: usize| row.is_multiple_of(together) || row == self.rows;
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows outside of the matrix");
         assert!(whole(rows.start) && whole(rows.end), "rows that begin or end within a tile");
         let (start, end) = (rows.start * self.stride, rows.end * self.stride);
@@ -219,7 +229,7 @@ impl<'a> Matrix<'a> {
         assert!(r < self.rows && out.len() == self.cols, "no such row, or another length");
         match self.layout {
             Layout::Rows => dequantize_row(self.ty, self.row(r), out),
-            Layout::Tiles => with_block!(
+            Layout::Tiles | Layout::Planes => with_block!(
                 self.ty,
                 Q => self.dequantize_row_of_tile::<Q>(r, out),
                 for (k, out) in out.iter_mut().enumerate() {
@@ -325,7 +335,77 @@ impl<'a> Matrix<'a> {
                 fields::row(Q::FIELDS, unit, r % TILE_ROWS, block);
                 block
             }
+            Layout::Planes => {
+                let (tile, low) = (self.high_tile(r / TILE_ROWS), self.low_rows(r..r + 1));
+                let unit = &tile.as_chunks().0[i];
+                let block = &mut buffer.as_chunks_mut().0[0];
+                planes::put_block(unit, r % TILE_ROWS, &low.as_chunks().0[i], block);
+                block
+            }
         }
+    }
+
+    /// The group of rows in planes that has row `r`, and its number of rows.
+    fn group(&self, r: usize) -> (usize, usize) {
+        debug_assert!(self.layout == Layout::Planes);
+        let together = planes::group_rows(self.ty, self.cols);
+        let first = r / together * together;
+        (first, together.min(self.rows - first))
+    }
+
+    /// The high bits of the group of rows that has row `r`, and the number of its first row.
+    pub(super) fn high_of(&self, r: usize) -> (Matrix<'a>, usize) {
+        let (first, rows) = self.group(r);
+        let [high, _] = planes::sizes(rows, self.cols);
+        let row_bytes = high / rows;
+        let matrix = Matrix {
+            layout: Layout::Tiles,
+            ty: planes::HIGH_TYPE,
+            data: &self.data[first * self.stride..][..high],
+            rows,
+            row_bytes,
+            stride: row_bytes,
+            ..*self
+        };
+        (matrix, first)
+    }
+
+    /// The high bits of rows `16i .. 16i + 16` of a matrix in planes.
+    pub(super) fn high_tile(&self, i: usize) -> &'a [u8] {
+        let (high, first) = self.high_of(TILE_ROWS * i);
+        high.tile(i - first / TILE_ROWS)
+    }
+
+    /// The low bits of some rows of a group.
+    pub(super) fn low_rows(&self, rows: Range<usize>) -> &'a [u8] {
+        let (first, count) = self.group(rows.start);
+        let [high, low] = planes::sizes(count, self.cols);
+        let low = &self.data[first * self.stride + high..][..low];
+        let row = low.len() / count;
+        &low[(rows.start - first) * row..(rows.end - first) * row]
+    }
+
+    /// Rows in GGUF's layout as a matrix of this one's shape.
+    pub(super) fn some_rows<'r>(&self, data: &'r [u8], rows: usize) -> Matrix<'r> {
+        debug_assert!(data.len() == rows * self.row_bytes && self.stride == self.row_bytes);
+        Matrix { layout: Layout::Rows, data, rows, ..*self }
+    }
+
+    /// Copies rows `rows`, at most 32 that begin and end with a tile, of a matrix in planes, and returns them in tiles.
+    pub(super) fn as_tiles<'t>(
+        &self,
+        isa: Isa,
+        rows: Range<usize>,
+        to: &'t mut [u8],
+    ) -> Matrix<'t> {
+        let tile = TILE_ROWS * self.row_bytes;
+        let to = &mut to[..rows.len() * self.row_bytes];
+        for (n, to) in to.chunks_exact_mut(tile).enumerate() {
+            let first = rows.start + TILE_ROWS * n;
+            let low = self.low_rows(first..first + TILE_ROWS);
+            planes::put_tile(isa, self.high_tile(first / TILE_ROWS), low, to);
+        }
+        Matrix { layout: Layout::Tiles, data: to, rows: rows.len(), ..*self }
     }
 }
 
@@ -367,6 +447,13 @@ impl<'a> Output<'a> {
         let skipped = t * self.stride;
         assert!(skipped <= self.len, "row {t} outside of the buffer");
         Output { ptr: self.ptr.wrapping_add(skipped), len: self.len - skipped, ..self }
+    }
+
+    /// The output from row `n` of the matrix on, which becomes its row 0.
+    pub(super) fn from_row(self, n: usize) -> Output<'a> {
+        let skipped = n.saturating_sub(self.first);
+        let (len, first) = (self.len.saturating_sub(skipped), self.first.saturating_sub(n));
+        Output { ptr: self.ptr.wrapping_add(skipped), len, first, ..self }
     }
 
     /// The address of element `n` of row `t`, which must be inside the buffer to be used.

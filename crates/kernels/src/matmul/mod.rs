@@ -29,6 +29,7 @@
 mod activations;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+pub mod best;
 mod dot;
 mod gemm;
 mod matrix;
@@ -42,7 +43,7 @@ pub use gemm::MatmulScratch;
 pub use matrix::{Matrix, MatrixError, Output};
 pub(crate) use sizes::{MAX_K, cut_at_multiples};
 
-use crate::tiles::Layout;
+use crate::tiles::{Layout, TILE_ROWS};
 use crate::vec;
 use std::ops::Range;
 
@@ -78,6 +79,10 @@ pub unsafe fn matmul<'a>(
     assert!(packed, "the activations were not packed for {}", w.weight_type());
     assert!(x.suit(w.kind()), "tokens that cannot be multiplied together");
     assert!(out.covers(x.tokens(), &rows), "the output does not have these rows");
+    if w.layout() == Layout::Planes {
+        // SAFETY: by the caller's promise.
+        return unsafe { in_planes(w, rows, x, out, scratch) };
+    }
     let all = rows.clone();
     match x.precision() {
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise; `Activations::begin` has checked that
@@ -105,6 +110,29 @@ pub unsafe fn matmul<'a>(
     }
 }
 
+/// Multiplies with rows in planes, a panel at a time as tiles.
+///
+/// # Safety
+/// The elements `rows` of all tokens of `out` are inside its buffer and only ours.
+unsafe fn in_planes(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    scratch: &mut MatmulScratch,
+) {
+    let mut memory = std::mem::take(&mut scratch.tiles);
+    for rows in sizes::cut_at_multiples(rows, sizes::PANEL_ROWS) {
+        let first = rows.start / TILE_ROWS * TILE_ROWS;
+        let tiles = w.as_tiles(x.isa(), first..rows.end.next_multiple_of(TILE_ROWS), &mut memory);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            matmul(&tiles, rows.start - first..rows.end - first, *x, out.from_row(first), scratch);
+        }
+    }
+    scratch.tiles = memory;
+}
+
 /// Rows that all 16-bit tokens are multiplied with before the next rows: they stay in the second-level cache. A multiple of the
 /// rows of a tile.
 const ROWS_OF_FEW: usize = 64;
@@ -127,6 +155,7 @@ unsafe fn few(
             match w.layout() {
                 Layout::Tiles => tiles::rows(w, rows, x, out, scratch),
                 Layout::Rows => dot::rows(w, rows, x, out),
+                Layout::Planes => unreachable!("planes are multiplied as tiles"),
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Matrix products, cut into pieces of rows.
 
 use super::{Cost, Cut, Rows, Scratch, Threads, each_row};
+use crate::matmul::best::{self, Finish, Greatest};
 use crate::matmul::{
     Activations, MAX_K, MatmulScratch, Matrix, Output, RowCounts, Tokens, cut_at_multiples, matmul,
 };
+use crate::planes::HIGH;
 use crate::{Isa, Layout, WeightType, vec};
 use std::ops::Range;
 
@@ -24,6 +26,9 @@ const KEPT: usize = 128 * 1024;
 /// which reads and writes them, and in the output those of different tokens are far apart: often by whole pages, so that they displace each
 /// other in the first-level cache.
 const KEPT_FROM: usize = 2 * MAX_K + 1;
+
+/// Rows that a thread takes at once where the first ones are to be computed first.
+const FIRST_ROWS: usize = 2048;
 
 /// Returns the maximum number of f32 elements in which a thread keeps up to `of_each_row` products of each row of a matrix, or of several: see
 /// [`each_kept`].
@@ -242,6 +247,31 @@ pub fn multiply<T: Threads, const M: usize>(
             }
             base = end;
         }
+    });
+}
+
+/// Finds the rows with the greatest products, in one region: `greatest` has an entry for each token, and [`best::begin`] has returned true.
+///
+/// # Panics
+/// As [`best::rows`].
+pub fn multiply_greatest<T: Threads>(
+    threads: &mut T,
+    matrix: &Matrix<'_>,
+    x: &Activations,
+    greatest: &[Greatest],
+    (out, finish): (Rows<'_>, Finish<'_>),
+) {
+    let (all, out) = (matrix.rows(), out.into_output().0);
+    let bytes = all * matrix.cols() / 32 * HIGH;
+    let nanoseconds = multiplying(all * matrix.cols(), x.rows()).max(bytes / BYTES_PER_NS);
+    // All threads begin with the first rows, which are of frequent tokens: what they find leaves fewer of the others.
+    let cost = Cost { take: FIRST_ROWS / UNIT_ROWS, ..Cost::of(nanoseconds) };
+    threads.run(all.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
+        let rows = units.start * UNIT_ROWS..all.min(units.end * UNIT_ROWS);
+        scratch.with_products(0, |scratch, _| {
+            // SAFETY: units have different rows, and the output was borrowed exclusively.
+            unsafe { best::rows(matrix, rows, x, greatest, (out, finish), scratch) };
+        });
     });
 }
 

@@ -74,6 +74,12 @@ impl ActiveRequest {
         }
     }
 
+    /// Returns the sampler if nothing else looks at the logits of the answer.
+    pub(super) fn only_sampler(&mut self) -> Option<&mut Sampler> {
+        let only = self.request.ignores_logits && self.constraint.is_none();
+        only.then_some(&mut self.sampler)
+    }
+
     /// Returns true if the next token of the answer is to be computed.
     pub(super) fn decodes(&self) -> bool {
         self.sequence.is_pending() && self.sequence.unread() == 0

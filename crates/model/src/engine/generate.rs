@@ -129,7 +129,8 @@ fn decode(
             return Ok((finish, [tokens, steps]));
         }
         if session.needs_step() {
-            session.decode_pending(choice.max_tokens - tokens - 1)?;
+            let most = choice.max_tokens - tokens - 1;
+            session.decode_pending(most, choice.only_sampler())?;
             steps += 1;
         }
     }

@@ -2,6 +2,7 @@
 //! ([`sequence`]); a single sequence under the caller's control ([`session`], [`generate`]), and many that answer requests ([`scheduler`]).
 
 mod active;
+mod best;
 mod draft;
 mod drafter;
 mod dry;
@@ -25,6 +26,7 @@ mod session;
 mod speculate;
 mod stages;
 
+pub use self::best::OutputCounts;
 pub use self::generate::{Finish, GenerateOptions, Generated, generate, generate_constrained};
 pub use self::logprobs::Logprobs;
 pub use self::options::{Numbers, OptionError, SamplerCount, SamplerNumber, context};

@@ -161,7 +161,8 @@ impl<'m> MtpHead<'m> {
         self.drafted += 1;
         self.net.hidden(&self.buffers, 0, &mut self.state);
         let counts = self.buffers.batch.counts();
-        Ok(self.net.logits(&mut self.buffers, 0, counts, &mut self.logits)?)
+        self.net.logits(&mut self.buffers, 0, counts, &mut self.logits, None)?;
+        Ok(())
     }
 
     /// The logits of the next token.

@@ -24,8 +24,9 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{KvShape, KvType};
+use alight_kernels::matmul::best::{self, Finish, Greatest};
 use alight_kernels::matmul::{ActivationFormats, Precision, RowCounts};
-use alight_kernels::parallel::Rows;
+use alight_kernels::parallel::{Rows, multiply_greatest};
 use alight_kernels::rope::RopeTable;
 use alight_kernels::{gate, vec};
 
@@ -426,7 +427,8 @@ impl<'m> Net<'m> {
         project(&classifier.last, x);
     }
 
-    /// Computes the logits of `n` rows of the residual stream, starting with `first`, into `logits` `[n, vocab]`.
+    /// Computes the logits of `n` rows of the residual stream, starting with `first`, into `logits` `[n, vocab]`. With `greatest`, which has an entry for
+    /// each row, only those that it requests may be computed. Returns true if it was so.
     ///
     /// # Errors
     /// The output matrix cannot be loaded, or the pass was cancelled.
@@ -439,7 +441,8 @@ impl<'m> Net<'m> {
         first: usize,
         n: RowCounts,
         logits: &mut [f32],
-    ) -> Result<(), StepError> {
+        greatest: Option<&mut [Greatest]>,
+    ) -> Result<bool, StepError> {
         let (isa, spec, w) = (self.isa, self.spec, self.weights);
         let hidden = spec.hidden_size;
         let output = w.output.expect("a network with an output matrix");
@@ -457,7 +460,7 @@ impl<'m> Net<'m> {
         self.wait(self.store.output_section())?;
         let output = output.view(self.store);
         let rows = Rows::new(logits, spec.vocab);
-        let finish = |_: usize, _: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| {
+        let finish = |row: &mut [f32]| {
             if spec.logit_scale != 1.0 {
                 vec::scale(isa, row, spec.logit_scale);
             }
@@ -465,9 +468,29 @@ impl<'m> Net<'m> {
                 vec::softcap(isa, row, cap);
             }
         };
-        self.compute().multiply([[&output]], [[rows]], acts, threads, Some(&finish));
+        let rises = spec.logit_scale > 0.0 && spec.logit_softcap.is_none_or(|cap| cap > 0.0);
+        let greatest = greatest.filter(|_| rises && output.is_plain());
+        let few = greatest.and_then(|greatest| {
+            best::begin(&output.matrix, &*acts, greatest).then_some(&*greatest)
+        });
+        let is_few = few.is_some();
+        match few {
+            Some(greatest) => {
+                // The soft cap is computed to a few units in the last place: 2⁻²⁰ of the cap are more.
+                let slack = spec.logit_softcap.map_or(0.0, |cap| cap / (1 << 18) as f32);
+                let to = (rows, Finish { apply: &finish, slack });
+                let threads = &mut self.compute().threads(threads);
+                multiply_greatest(threads, &output.matrix, acts, greatest, to);
+            }
+            None => {
+                let finish =
+                    |_: usize, _: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| finish(row);
+                self.compute().multiply([[&output]], [[rows]], acts, threads, Some(&finish));
+            }
+        }
         self.store.priority().release();
-        self.check_cancelled()
+        self.check_cancelled()?;
+        Ok(is_few)
     }
 }
 

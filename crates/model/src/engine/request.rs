@@ -27,6 +27,9 @@ pub struct Request {
     pub salt: Box<str>,
     /// Outputs for the prompt, in addition to its continuation.
     pub of_prompt: OfPrompt,
+    /// True if the logits of [`Event::Token`] are not looked at. Those of tokens that could not be chosen may then not be computed, if that is faster: they
+    /// are `f32::MIN`.
+    pub ignores_logits: bool,
     /// The index of the token with which the second segment of the prompt begins, for a model that tells the two texts of a pair apart by an embedding
     /// of their own (BERT's token types). Other models ignore it.
     pub second_segment: Option<usize>,
@@ -131,7 +134,8 @@ pub enum Event<'e> {
         /// The index of the sequence that computes the request.
         place: usize,
     },
-    /// A token, and the logits `[vocab]` it was chosen from: the model's own, without bias, penalties or constraint.
+    /// A token, and the logits `[vocab]` it was chosen from: the model's own, without bias, penalties or constraint
+    /// ([`Request::ignores_logits`]).
     Token(u32, &'e [f32]),
     /// The vector of the prompt ([`OfPrompt::Embedding`]): its final hidden states, pooled, and projected if the file has projections for that
     /// ([`ModelSpec::embedding_size`]); not scaled to any length. With [`Pooling::Rank`] the scores `[labels]` of the classifier as they are, with

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::RowCounts;
 
+use super::best::Best;
 use super::drafter::Drafter;
 use super::net::Net;
 use super::proposer::Proposer;
@@ -76,6 +77,8 @@ pub(super) struct Runner<'m> {
     longest: usize,
     rounding: Rounding,
     planner: StepPlanner,
+    /// The logits that are needed of the rows of a step.
+    pub(super) best: Best,
     /// The failures of reading before the step.
     seen: Seen,
     /// Proposers of the first sequences of the cache, indexed by sequence.
@@ -136,6 +139,7 @@ impl<'m> Runner<'m> {
             longest,
             rounding,
             planner: StepPlanner::new(decode),
+            best: Best::new(model),
             seen: Seen::default(),
             proposers: Vec::new(),
         })
@@ -228,6 +232,7 @@ impl<'m> Runner<'m> {
     /// Begins a step in which `decoding` sequences decode.
     pub(super) fn begin(&mut self, decoding: usize) {
         self.buffers.batch.clear();
+        self.best.begin();
         self.planner.begin(decoding);
     }
 
@@ -305,7 +310,8 @@ impl<'m> Runner<'m> {
         let counts = buffers.batch.counts_of_first(logits);
         if counts.all() > 0 {
             let logits = &mut self.logits[..counts.all() * self.model.spec().vocab];
-            net.logits(buffers, 0, counts, logits)?;
+            let few = net.logits(buffers, 0, counts, logits, self.best.of(counts))?;
+            self.best.count(counts, few);
         }
         self.check()?;
         let took = began.elapsed();
@@ -352,7 +358,7 @@ impl<'m> Runner<'m> {
             let n = most.min(rows.end - first);
             let logits = &mut self.logits[..n * vocab];
             let counts = RowCounts::new(self.rounding.prompt, n);
-            self.net.logits(&mut self.buffers, first, counts, logits)?;
+            self.net.logits(&mut self.buffers, first, counts, logits, None)?;
             self.check()?;
             let position = position + (first - rows.start);
             (0..n).try_for_each(|i| self.check_numbers(i, position + i))?;

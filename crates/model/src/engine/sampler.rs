@@ -22,6 +22,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use alight_kernels::matmul::best::Greatest;
 use alight_text::{SequenceBreakers, Tokenizer};
 
 use super::dry::{Dry, DryOptions};
@@ -271,6 +272,33 @@ impl Sampler {
         self.random = Random::new(self.options.seed);
     }
 
+    /// Returns true if what it accepts changes logits of later tokens.
+    pub(super) fn remembers(&self) -> bool {
+        self.options.penalised() > 0 || self.options.has_dry()
+    }
+
+    /// Requests the logits from which the next token is chosen. Returns false if these are all of them, or more than `most` of the greatest, and of
+    /// tokens whose logits are changed.
+    pub(super) fn request(&mut self, most: [usize; 2], to: &mut Greatest) -> bool {
+        let SamplerOptions { mirostat, top_n_sigma, .. } = self.options;
+        let k = match self.options.takes_greatest() && !self.options.has_xtc() {
+            true => 1,
+            // The deviation is that of all logits.
+            false if mirostat != 0 || top_n_sigma > 0.0 => 0,
+            false => self.options.kept(),
+        };
+        self.dry.find(&self.history);
+        let recent = self.options.penalised().min(self.history.len());
+        let changed = recent + self.bias.len() + self.dry.tokens().count();
+        if k == 0 || k > most[0] || changed > most[1] {
+            return false;
+        }
+        let recent = self.history.last(recent);
+        let biased = self.bias.iter().map(|bias| bias.id);
+        to.request(k, self.vocab_size, recent.chain(biased).chain(self.dry.tokens()));
+        true
+    }
+
     /// Chooses a token; 0 if there are no logits. Does not accept it.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         let logits = &logits[..logits.len().min(self.vocab_size)];
@@ -354,7 +382,7 @@ impl Sampler {
         if best.id == u32::MAX { 0 } else { best.id }
     }
 
-    /// Fills `candidates` with the top-k of the logits, unordered.
+    /// Fills `candidates` with the top-k of the logits, in descending order, or with all of them.
     fn gather(&mut self, logits: &[f32]) {
         self.candidates.clear();
         let k = match self.options.kept() {
@@ -374,6 +402,10 @@ impl Sampler {
         self.gather_run(&logits[from..], from, k, &mut floor);
         self.changed = changed;
         self.keep_best(k);
+        if self.options.kept() > 0 {
+            // In an order that does not depend on the logits that are not kept, which may not have been computed.
+            self.candidates.sort_unstable_by(descending);
+        }
     }
 
     fn gather_run(&mut self, logits: &[f32], first: usize, k: usize, floor: &mut Option<f32>) {

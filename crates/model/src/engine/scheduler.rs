@@ -15,6 +15,7 @@ use alight_pages::slots::Slots;
 use alight_text::SequenceBreakers;
 
 use super::active::{ActiveRequest, salt};
+use super::best::OutputCounts;
 use super::drafter::Drafter;
 use super::outputs::{DraftCounts, OnEvent, Outputs, leave};
 use super::pace::Pace;
@@ -303,6 +304,11 @@ impl<'m> Engine<'m> {
         std::mem::take(&mut self.outputs.drafts)
     }
 
+    /// Returns how the output matrix was read for the tokens of answers, if its high bits are stored apart.
+    pub fn output_counts(&self) -> Option<OutputCounts> {
+        self.runner.best.counts()
+    }
+
     /// Returns true if there is nothing to compute.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.places.iter().all(Option::is_none)
@@ -452,6 +458,7 @@ impl<'m> Engine<'m> {
             }
             let most = active.max_draft(runner.context()).min(left);
             let pushed = runner.push_pending(&mut active.sequence, LogitRows::All, most);
+            runner.best.add(pushed, active.only_sampler());
             left -= pushed - 1;
             rows += pushed;
             asked.push(index);

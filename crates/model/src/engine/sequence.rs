@@ -266,6 +266,11 @@ pub(super) struct Choice<'c> {
 }
 
 impl Choice<'_> {
+    /// Returns the sampler if nothing else looks at the logits.
+    pub(super) fn only_sampler(&mut self) -> Option<&mut Sampler> {
+        self.constraint.is_none().then_some(&mut *self.sampler)
+    }
+
     /// Chooses the token that follows `sequence`, after `generated` tokens of the answer, by `logits` `[vocab]`, and hands it out. Returns why the
     /// answer ends, if it does. A token that does not fit in the context is handed out, but not appended to the sequence.
     ///

@@ -7,9 +7,11 @@ use alight_kernels::Isa;
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 
+use super::best::OutputCounts;
 use super::drafter::Drafter;
 use super::generate::Finish;
 use super::runner::{Restored, Runner, RunnerOptions, SNAPSHOT_EVERY, admit};
+use super::sampler::Sampler;
 use super::sequence::{Choice, Sequence};
 use super::speculate::{MAX_DRAFT, Speculate};
 use crate::cancel::Cancel;
@@ -219,7 +221,18 @@ impl<'m> Session<'m> {
     /// As [`Session::feed`].
     pub fn decode(&mut self, token: u32) -> Result<&[f32], ModelError> {
         self.defer(token)?;
-        self.decode_pending(0)?;
+        self.decode_pending(0, None)?;
+        Ok(self.logits())
+    }
+
+    /// As [`Session::decode`], for logits by which only `sampler` chooses, before it accepts another token. Those that it cannot choose may not be
+    /// computed, if that is faster: they are then `f32::MIN`.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn decode_for(&mut self, token: u32, sampler: &mut Sampler) -> Result<&[f32], ModelError> {
+        self.defer(token)?;
+        self.decode_pending(0, Some(sampler))?;
         Ok(self.logits())
     }
 
@@ -235,21 +248,30 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    /// Computes the pending token and a draft of up to `most` tokens, with the logits after each of them. After an error the token is not in the
-    /// sequence.
-    pub(super) fn decode_pending(&mut self, most: usize) -> Result<(), ModelError> {
+    /// Computes the pending token and a draft of up to `most` tokens, with the logits after each of them, or those that `sampler` needs if nothing else
+    /// looks at them. After an error the token is not in the sequence.
+    pub(super) fn decode_pending(
+        &mut self,
+        most: usize,
+        mut sampler: Option<&mut Sampler>,
+    ) -> Result<(), ModelError> {
         self.runner.end_draft(&mut self.sequence);
         let n = self.position();
         let most = most.min(self.sequence.max_draft(self.context()));
         self.call(n - 1, |session, _| {
             session.set_length(n)?;
             session.read(0, LogitRows::Nothing, &mut |_, _| {})?;
-            session.run_pending(LogitRows::All, most)
+            session.run_pending(LogitRows::All, most, sampler.as_deref_mut())
         })
     }
 
     /// Computes the pending token; all others are already computed.
-    fn run_pending(&mut self, want: LogitRows, most: usize) -> Result<(), ModelError> {
+    fn run_pending(
+        &mut self,
+        want: LogitRows,
+        most: usize,
+        sampler: Option<&mut Sampler>,
+    ) -> Result<(), ModelError> {
         if most > 0 {
             // The tokens computed next may have to be taken back.
             self.keep_states(false);
@@ -257,6 +279,7 @@ impl<'m> Session<'m> {
         let Session { runner, sequence, .. } = self;
         runner.begin(1);
         let rows = runner.push_pending(sequence, want, most);
+        runner.best.add(rows, sampler);
         let wanted = if want == LogitRows::Nothing { 0 } else { rows };
         let done = runner.run(wanted).and_then(|_| match wanted {
             0 => Ok(()),
@@ -441,7 +464,7 @@ impl<'m> Session<'m> {
         let all = self.position();
         let mut done = self.set_length(n);
         if done.is_ok() && self.sequence.is_pending() {
-            done = self.run_pending(LogitRows::Nothing, 0);
+            done = self.run_pending(LogitRows::Nothing, 0, None);
         }
         if done.is_err() {
             self.go_back(all);
@@ -477,7 +500,13 @@ impl<'m> Session<'m> {
         self.sequence.tokens()
     }
 
-    /// The logits of the last [`Session::feed`], [`Session::feed_each`] or [`Session::decode`]; zeros before the first.
+    /// Returns how the output matrix was read for the tokens of answers, if its high bits are stored apart.
+    pub fn output_counts(&self) -> Option<OutputCounts> {
+        self.runner.best.counts()
+    }
+
+    /// The logits of the last [`Session::feed`], [`Session::feed_each`] or [`Session::decode`]; zeros before the first. After an answer of
+    /// [`generate`](super::generate()), those of tokens that could not be chosen may be `f32::MIN`.
     pub fn logits(&self) -> &[f32] {
         self.runner.logits(self.row)
     }

@@ -64,6 +64,18 @@ pub enum WeightError {
         /// The tensor.
         name: String,
     },
+    /// A tensor that cannot be in planes is.
+    #[error(
+        "tensor \"{name}\", of rows of {cols} weights, is in planes, expected of the output matrix alone, with rows of up to {}; pack the original \
+         again",
+        alight_kernels::planes::MAX_COLS
+    )]
+    Planes {
+        /// The tensor.
+        name: String,
+        /// Weights of a row.
+        cols: usize,
+    },
     /// The embedding and the vocabulary disagree.
     #[error(
         "tensor \"{name}\" has rows for {rows} tokens, expected {tokens}, the length of \

@@ -13,7 +13,7 @@ use alight_formats::gguf::TensorInfo;
 use alight_formats::split::{Catalog, Placed};
 use alight_kernels::dequant::dequantize_row;
 use alight_kernels::tiles::TILE_ROWS;
-use alight_kernels::{Layout, WeightType};
+use alight_kernels::{Layout, WeightType, planes};
 use alight_pages::Map;
 
 use super::matrix::Stride;
@@ -102,7 +102,12 @@ impl Finder<'_, '_> {
             found: info.ty.name(),
             expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
         })?;
-        let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
+        let layout = Layout::from(info.packed);
+        // Other matrices are read by some of their rows or columns.
+        let is_output = ["output.weight", "token_embd.weight"].contains(&name);
+        if layout == Layout::Planes && (!is_output || !planes::has_planes_for(ty, rows, cols)) {
+            return Err(WeightError::Planes { name: name.into(), cols });
+        }
         let bytes = info.range();
         // Both are less than the bytes of the file, which is mapped.
         let stride =

@@ -145,6 +145,11 @@ impl<'m> LinearView<'m> {
         }
     }
 
+    /// Returns true if nothing is added to the products of its matrix.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.bias.is_none() && self.linear.adapters.is_empty()
+    }
+
     /// Its adapters' two factors, `[rank, cols]` and `[rows, rank]`, and what follows them.
     pub(crate) fn adapters(&self) -> impl Iterator<Item = AdapterPart<'m>> + use<'m> {
         let (linear, index) = (self.linear, self.index);

@@ -73,7 +73,7 @@ def file_array(catalog: Catalog, mesh: Mesh, file: int = 0) -> jax.Array:
 
 
 def places(tensors: Iterable[Tensor | None]) -> npt.NDArray[np.uint32]:
-    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles; for experts that
+    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles, 2: planes; for experts that
     lie side by side with those of other tensors, plus twice the pages from one to the next); zeros for one that is not there."""
     found = []
     for tensor in tensors:
@@ -84,7 +84,7 @@ def places(tensors: Iterable[Tensor | None]) -> npt.NDArray[np.uint32]:
             known = ", ".join(WEIGHT_TYPES)
             raise ValueError(f"tensor {tensor.name!r}: no kernels for its type {tensor.type}; there are some for {known}")
         offset = tensor.offset
-        layout = int(tensor.packed) + 2 * ((tensor.stride or 0) // PAGE)
+        layout = 2 if tensor.planes else int(tensor.packed) + 2 * ((tensor.stride or 0) // PAGE)
         found.append((offset & 0xFFFFFFFF, offset >> 32, WEIGHT_TYPES[tensor.type][0], layout))
     return np.array(found, np.uint32).reshape(-1, 4)
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use alight_formats::gguf::{Array, Gguf, TensorInfo, Value};
-use alight_formats::packed::LAYOUT;
+use alight_formats::packed::{LAYOUT, Packing};
 
 use super::Opened;
 use crate::inspect::parts::{
@@ -36,7 +36,11 @@ pub fn write(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<
 
 /// Returns the type, with a mark if the tensor is packed.
 fn type_of(info: &TensorInfo<'_>) -> String {
-    let mark = if info.packed { "x16" } else { "" };
+    let mark = match info.packed {
+        None => "",
+        Some(Packing::Tiles) => "x16",
+        Some(Packing::Planes) => "x16+4",
+    };
     format!("{}{mark}", info.ty)
 }
 
@@ -55,7 +59,14 @@ fn heading(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()
         writeln!(out, "tool format   {name}")?;
     }
     if gguf.packed {
-        let packed = model.catalog.tensors.iter().filter(|t| t.info.packed).count();
+        let count = |packing| {
+            model.catalog.tensors.iter().filter(|t| t.info.packed == Some(packing)).count()
+        };
+        let (packed, planes) = (count(Packing::Tiles), count(Packing::Planes));
+        let planes = match planes {
+            0 => String::new(),
+            _ => "; the output matrix in planes, its high four bits in such tiles (x16+4)".into(),
+        };
         let beside = model.catalog.tensors.iter().filter(|t| t.info.stride.is_some()).count();
         let experts = match beside {
             0 => String::new(),
@@ -63,7 +74,7 @@ fn heading(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()
         };
         writeln!(
             out,
-            "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16){experts}"
+            "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16){planes}{experts}"
         )?;
     }
     for (file, cached) in model.files.iter().zip(&model.cached.files) {

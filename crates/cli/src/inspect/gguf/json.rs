@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use alight_formats::gguf::{Array, Gguf, Value, ValueType};
+use alight_formats::packed::{LAYOUT, Packing};
 use alight_formats::split::Placed;
 use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
@@ -156,8 +157,12 @@ impl<'a> GgufTensorJson<'a> {
     }
 }
 
-fn layout(packed: bool) -> &'static str {
-    if packed { alight_formats::packed::LAYOUT } else { "rows" }
+fn layout(packed: Option<Packing>) -> &'static str {
+    match packed {
+        None => "rows",
+        Some(Packing::Tiles) => LAYOUT,
+        Some(Packing::Planes) => "planes",
+    }
 }
 
 struct Metadata<'a>(&'a Gguf<'a>);

@@ -400,6 +400,7 @@ impl Engine for Jax {
             held: None,
             load: None,
             experts: None,
+            output: None,
         }
     }
 }

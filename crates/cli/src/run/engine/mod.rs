@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use alight_chat::grammar::Held as HeldTo;
 use alight_chat::thinking::ThinkingBudget;
-use alight_model::{Cancel, Finish, GenerateOptions, Model, SamplerOptions, SlotsReport};
+use alight_model::{
+    Cancel, Finish, GenerateOptions, Model, OutputCounts, SamplerOptions, SlotsReport,
+};
 use alight_text::Vocabulary;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
@@ -138,6 +140,8 @@ pub struct Description {
     pub load: Option<Load>,
     /// Statistics of experts that were read when they were chosen, if they were.
     pub experts: Option<SlotsReport>,
+    /// How the output matrix was read, if its high bits are stored apart.
+    pub output: Option<OutputCounts>,
 }
 
 /// Returns the fields of a value that is a struct.

@@ -257,6 +257,7 @@ impl Engine for Native<'_> {
             held: Some(Held::of(model, self.session.position(), self.args.cache_type())),
             load: Some(Load::of(model)),
             experts: model.load_report().slots,
+            output: self.session.output_counts(),
         }
     }
 }

@@ -162,7 +162,7 @@ pub(crate) fn huggingface(
         own.add("pooling_type", Entry::U32(pooling.number()));
     }
     let scores =
-        architecture.gguf == "qwen3" && pooling.is_none() && reranker::is_reranker(side, &config)?;
+        architecture.gguf == "qwen3" && pooling.is_none() && reranker::is_reranker(side, config)?;
     let mut notes = own.notes;
     let mut keys = general::keys(side, config, parameters, &mut notes)?;
     let prefix = architecture.gguf;

@@ -82,7 +82,7 @@ impl ActivationFormats {
             float: ty.is_float(),
             rows: layout == Layout::Rows && scales(ty) == 1,
             rows_in_order: layout == Layout::Rows && scales(ty) == 2,
-            tiles: layout == Layout::Tiles && !ty.is_float(),
+            tiles: layout != Layout::Rows && !ty.is_float(),
             sums_of_16: needs_sums_of_16(ty),
             bf16: ty == WeightType::BF16,
         };
@@ -112,7 +112,7 @@ impl ActivationFormats {
         let packed = match layout {
             _ if ty.is_float() => self.float,
             Layout::Rows => self.rows_in_order || self.rows && scales(ty) == 1,
-            Layout::Tiles => self.tiles,
+            Layout::Tiles | Layout::Planes => self.tiles,
         };
         packed
             && (self.sums_of_16 || !needs_sums_of_16(ty))

@@ -4,7 +4,7 @@ use super::{ActivationFormats, Activations, Precision, TokenOffsets};
 #[cfg(target_arch = "x86_64")]
 use super::{TOKEN_BLOCK, TileActs, WIDE_TOKEN_BLOCK, bf16_line};
 use crate::blocks::WeightType;
-use crate::isa::Isa;
+use crate::isa::{Isa, SimdLevel};
 use crate::tiles::Layout;
 
 /// Some consecutive tokens of a set, the operand of a matrix product.
@@ -137,6 +137,27 @@ impl<'a> Tokens<'a> {
         debug_assert!(64 * (g + 1) <= self.planes.len());
         // SAFETY: by the caller's promise.
         unsafe { self.planes.as_ptr().add(64 * g) }
+    }
+
+    /// The sums `Σ q` and `Σ |q|` over group `b` of 32 of a 16-bit token.
+    pub(in crate::matmul) fn sums_of_group(&self, b: usize) -> [i32; 2] {
+        let mut sums = [0; 2];
+        let mut add = |q: i32| {
+            sums[0] += q;
+            sums[1] += q.abs();
+        };
+        // The high and the low bytes, or whole words: see the module's documentation.
+        let (high, low) = match self.set.isa.base() {
+            SimdLevel::Avx512 => (128 * (b / 2) + 32 * (b % 2), 64),
+            SimdLevel::Neon => (64 * b, 32),
+            _ => {
+                self.q16()[32 * b..][..32].iter().for_each(|q| add(i32::from(*q)));
+                return sums;
+            }
+        };
+        let bytes = self.q[high..][..32].iter().zip(&self.q[high + low..][..32]);
+        bytes.for_each(|(high, low)| add(256 * i32::from(*high) + i32::from(*low)));
+        sums
     }
 
     pub(in crate::matmul) fn scale(&self) -> &'a [f32] {

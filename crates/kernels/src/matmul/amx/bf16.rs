@@ -38,7 +38,7 @@ pub(in crate::matmul) unsafe fn rows(
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {
-    let MatmulScratch { panel, bf16 } = scratch;
+    let MatmulScratch { panel, bf16, .. } = scratch;
     let bf16 = bf16.as_mut_ptr().cast::<u8>();
     let blocks = x.tokens().div_ceil(TILE);
     // A few tokens pass over a panel while it is in the first-level cache. With more tokens, the current ones are in that cache,
@@ -48,6 +48,7 @@ pub(in crate::matmul) unsafe fn rows(
     let first = match w.layout() {
         Layout::Tiles => rows.start / TILE * TILE,
         Layout::Rows => rows.start,
+        Layout::Planes => unreachable!("planes are multiplied as tiles"),
     };
     // SAFETY: by the caller's promise; the scratch has the size of `PANELS` panels.
     unsafe {

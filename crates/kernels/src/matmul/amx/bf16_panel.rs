@@ -56,6 +56,7 @@ pub(super) unsafe fn fill(
                 },
                 float_rows(w, rows, k, to)
             ),
+            Layout::Planes => unreachable!("planes are multiplied as tiles"),
         }
     }
 }

@@ -45,6 +45,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
                         float_tile(w, r / TILE_ROWS, x.float(0), sums);
                     }
                 ),
+                Layout::Planes => unreachable!("planes are multiplied as tiles"),
             }
             for (t, sums) in sums[..count].iter().enumerate() {
                 // SAFETY: the elements are ours by the caller's promise.

@@ -38,6 +38,7 @@ macro_rules! driver {
             let whole = match w.layout() {
                 Layout::Rows => rows.clone(),
                 Layout::Tiles => rows.start / TILE_ROWS * TILE_ROWS..rows.end.next_multiple_of(TILE_ROWS),
+                Layout::Planes => unreachable!("planes are multiplied as tiles"),
             };
             debug_assert!(whole.len() <= PANEL_ROWS);
             // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where they do: see `gemm::rows`.
@@ -48,6 +49,7 @@ macro_rules! driver {
                         match w.layout() {
                             Layout::Rows => $panel::fill_rows::<Q>(w, whole.clone(), k.clone(), p),
                             Layout::Tiles => fill_tiles(w, whole.clone(), k.clone(), p),
+                            Layout::Planes => unreachable!("planes are multiplied as tiles"),
                         }
                         $with_formula!(Q, F => tokens::<F>(whole.start, rows, k, x, out, p));
                     },
@@ -176,7 +178,10 @@ mod scalar;
 use super::activations::AlignedBytes;
 use super::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, SUMS, cut_at_multiples};
 use super::{Matrix, Output, Tokens};
+use crate::blocks::BlockFormat;
+use crate::blocks::q8_0::Q8_0;
 use crate::isa::SimdLevel;
+use crate::planes;
 use std::ops::Range;
 
 /// Maximum number of columns of a float panel: 32 KiB of floats.
@@ -190,6 +195,8 @@ pub struct MatmulScratch {
     /// Panels of bf16, see `amx::bf16`; the pages stay untouched if that is not used.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) bf16: AlignedBytes,
+    /// Rows of planes: a panel in tiles, or rows that are multiplied whole; untouched if there are none.
+    pub(super) tiles: Vec<u8>,
 }
 
 impl MatmulScratch {
@@ -205,6 +212,7 @@ impl MatmulScratch {
                 zero: 0,
             }),
             bf16: AlignedBytes::new(PANELS * PANEL_BYTES),
+            tiles: vec![0; PANEL_ROWS * (planes::MAX_COLS / Q8_0::BLOCK) * Q8_0::BYTES],
         }
     }
 }

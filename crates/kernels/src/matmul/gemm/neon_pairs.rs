@@ -124,6 +124,7 @@ pub(super) unsafe fn panel(
                     unreachable!("floats have a panel of floats")
                 )
             }
+            Layout::Planes => unreachable!("planes are multiplied as tiles"),
         }
         with_block!(
             w.weight_type(),

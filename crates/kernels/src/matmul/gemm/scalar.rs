@@ -134,6 +134,7 @@ fn multiply(
             let blocks = match w.layout() {
                 Layout::Rows => &w.row(r)[at * ty.bytes..][..row_bytes],
                 Layout::Tiles => &tiles[(r - first) * row_bytes..][..row_bytes],
+                Layout::Planes => unreachable!("planes are multiplied as tiles"),
             };
             (ty.unpack)(&mut words, blocks, count);
             for (g, group) in groups[..columns / 32].iter_mut().enumerate() {

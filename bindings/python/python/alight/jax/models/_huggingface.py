@@ -213,7 +213,7 @@ class Shifted:
     def __init__(self, of: Tensor) -> None:
         self.of, self.name, self.shape, self.nbytes = of, of.name, of.shape, of.nbytes
         # Its elements are nowhere in the file.
-        self.type, self.packed = None, False
+        self.type, self.packed, self.planes = None, False, False
 
     def read(self, ranges: Sequence[tuple[int, int]] | None = None, dtype: str | None = None) -> Any:
         block = self.of.read(ranges, dtype="float32")
