@@ -115,6 +115,27 @@ class Tiny:
     logit_scale: float | None = None
     # (type, factor, original context[, YaRN's magnitude])
     scaling: tuple | None = None
+    # The length of values, if it is not that of keys, and a factor on them.
+    value_dim: int = 0
+    value_scale: float | None = None
+    # Heads, heads of keys and the width of the feed-forward part of each layer, where layers differ.
+    per_layer: tuple = ()
+    # The layers with sinks, where only some have them.
+    sinks: tuple = ()
+    # What the outputs of heads have a gate for: "head" or "element".
+    gate: str = ""
+    # Elements of a head that are rotated in layers with a window.
+    local_rope: int | None = None
+    # What queries, keys and values are clamped to.
+    clamp: float | None = None
+    # Whether scores have biases, or positions embeddings, where the file says it.
+    alibi: bool = False
+    positions: bool = False
+    # Of each layer: limits of the activations of experts, and of shared experts and dense parts; whether it is rotated.
+    limits: tuple = ()
+    rope_pattern: tuple = ()
+    # xIELU's alphas, where x is positive and elsewhere, beta and epsilon.
+    xielu: tuple = ()
     # Of the weights of q and k: large ones make large scores, which caps bend.
     qk_gain: float = 1.0
     logit_gain: float = 2.0
@@ -135,7 +156,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context", "two_norms")
+    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context", "two_norms",
+            "value_dim", "per_layer", "sinks", "gate", "positions")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
@@ -195,9 +217,9 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
 
 def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     vocabularies.add_sizes(w, m)
-    if m.head_dim * m.heads != m.embd and not m.latent:
+    if (m.head_dim * m.heads != m.embd or m.per_layer or m.value_dim) and not m.latent:
         w.add_key_length(m.head_dim)
-        w.add_value_length(m.head_dim)
+        w.add_value_length(m.value_dim or m.head_dim)
     if m.arch in ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistral3") or m.arch in ("phi3", "phimoe") and m.rope_dims is None:
         w.add_rope_dimension_count(m.head_dim)
     if m.local_base is not None:
@@ -236,6 +258,20 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_uint32("gemma4.embedding_length_per_layer_input", m.token_input)
     if m.rope_dims is not None:
         w.add_rope_dimension_count(m.rope_dims)
+    if m.value_scale is not None:
+        w.add_float32(f"{m.arch}.attention.value_scale", m.value_scale)
+    if m.local_rope is not None:
+        w.add_uint32(f"{m.arch}.rope.dimension_count_swa", m.local_rope)
+    if m.clamp is not None:
+        w.add_clamp_kqv(m.clamp)
+    if m.alibi:
+        w.add_max_alibi_bias(8.0)
+    for name, limits in zip(("exp", "shexp"), m.limits):
+        w.add_array(f"{m.arch}.swiglu_clamp_{name}", list(limits))
+    if m.rope_pattern:
+        w.add_array(f"{m.arch}.attention.rope_pattern", list(m.rope_pattern))
+    for name, numbers in zip(("alpha_p", "alpha_n", "beta", "eps"), m.xielu):
+        w.add_array(f"xielu.{name}", list(numbers))
     if m.sections:
         w.add_rope_dimension_sections(m.sections)
     if m.scales is not None:

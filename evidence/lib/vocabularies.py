@@ -170,8 +170,14 @@ def add_sizes(w: gguf.GGUFWriter, m) -> None:
     w.add_context_length(m.context)
     w.add_embedding_length(m.embd)
     layout = getattr(m, "layout", "")
-    w.add_feed_forward_length([m.ff * (kind == "f") for kind in layout] if "f" in layout else m.ff * (2 if m.arch == "qwen" else 1))
-    w.add_head_count(m.heads)
-    w.add_head_count_kv([m.kv_heads * (kind == "a") for kind in layout] or m.kv_heads)
+    widths = [width for _, _, width in getattr(m, "per_layer", ())]
+    w.add_feed_forward_length(widths if len(set(widths)) > 1 else [m.ff * (kind == "f") for kind in layout] if "f" in layout else m.ff * (2 if m.arch == "qwen" else 1))
+    if per_layer := getattr(m, "per_layer", ()):
+        heads, kv_heads, _ = (list(column) for column in zip(*per_layer))
+        w.add_head_count(heads)
+        w.add_head_count_kv(kv_heads)
+    else:
+        w.add_head_count(m.heads)
+        w.add_head_count_kv([m.kv_heads * (kind == "a") for kind in layout] or m.kv_heads)
     w.add_rope_freq_base(m.base)
     (w.add_layer_norm_eps if m.arch in networks.EPS_OF_LAYER_NORM else w.add_layer_norm_rms_eps)(m.eps)

@@ -14,15 +14,19 @@ pub(crate) mod delta_net;
 pub(crate) mod dense;
 pub(crate) mod dense_and_experts;
 pub(crate) mod experts;
+pub(crate) mod kda;
 pub(crate) mod latent_attention;
 pub(crate) mod latent_experts;
 pub(crate) mod laurel;
+pub(crate) mod mamba;
 pub(crate) mod mamba2;
+pub(crate) mod projection;
 pub(crate) mod routing;
 pub(crate) mod score_bias;
 pub(crate) mod short_conv;
 pub(crate) mod step;
 pub(crate) mod token_input;
+pub(crate) mod two_mixers;
 
 use std::fmt::Debug;
 
@@ -36,11 +40,15 @@ use self::delta_net::DeltaNetSpec;
 use self::dense::DenseSpec;
 use self::dense_and_experts::DenseAndExpertsSpec;
 use self::experts::{Experts, ExpertsSpec};
+use self::kda::KdaSpec;
 use self::latent_attention::LatentAttentionSpec;
 use self::latent_experts::LatentExpertsSpec;
+use self::mamba::MambaSpec;
 use self::mamba2::Mamba2Spec;
+use self::projection::ProjectionSpec;
 use self::short_conv::ShortConvSpec;
 use self::step::Step;
+use self::two_mixers::TwoMixersSpec;
 use crate::norm::Norm;
 use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
@@ -57,6 +65,14 @@ pub enum Mixer {
     ShortConv(ShortConvSpec),
     /// Mamba-2, which carries a state from token to token.
     Mamba2(Mamba2Spec),
+    /// Mamba, which carries a state from token to token.
+    Mamba(MambaSpec),
+    /// Kimi delta attention, which carries a state from token to token.
+    Kda(KdaSpec),
+    /// Attention and Mamba-2 next to each other.
+    Two(Box<TwoMixersSpec>),
+    /// A projection, which looks at no other position.
+    Projection(ProjectionSpec),
 }
 
 /// The cost in a layer of a token and one position that it attends to.
@@ -235,6 +251,10 @@ impl Mixer {
             Mixer::LatentAttention(spec) => spec,
             Mixer::ShortConv(spec) => spec,
             Mixer::Mamba2(spec) => spec,
+            Mixer::Mamba(spec) => spec,
+            Mixer::Kda(spec) => spec,
+            Mixer::Two(spec) => &**spec,
+            Mixer::Projection(spec) => spec,
         }
     }
 }

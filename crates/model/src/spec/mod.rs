@@ -18,18 +18,24 @@ pub use self::pooling::{ClassifierSpec, HeadActivation, Pooling};
 pub use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS};
 pub use crate::norm::{NormKind, NormSpec};
-pub use crate::parts::attention::{AttentionSpec, Mask, OutputGate, QkNorm, Temperature};
+pub use crate::parts::attention::{
+    AttentionSpec, GateFunction, Mask, OutputGate, QkNorm, Temperature,
+};
 use crate::parts::buffers::WorkSize;
 pub use crate::parts::delta_net::DeltaNetSpec;
-pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
+pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices, Xielu};
 pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
+pub use crate::parts::kda::KdaSpec;
 pub use crate::parts::latent_attention::LatentAttentionSpec;
 pub use crate::parts::latent_experts::LatentExpertsSpec;
+pub use crate::parts::mamba::{MambaNorms, MambaSpec};
 pub use crate::parts::mamba2::Mamba2Spec;
+pub use crate::parts::projection::ProjectionSpec;
 pub use crate::parts::routing::{Gating, Routing};
 pub use crate::parts::score_bias::ScoreBias;
 pub use crate::parts::short_conv::ShortConvSpec;
+pub use crate::parts::two_mixers::TwoMixersSpec;
 pub use crate::parts::{Attended, FeedForward, Mixer};
 use crate::parts::{laurel, token_input};
 
@@ -239,6 +245,24 @@ impl ModelSpec {
         Ok(())
     }
 
+    /// Gives the layers of a network of mixtures for which the file has no router a dense part.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn put_dense_without_router(
+        &mut self,
+        keys: &Keys<'_, '_>,
+    ) -> Result<(), SpecError> {
+        let routed = |i| keys.gguf.tensor(&format!("blk.{i}.ffn_gate_inp.weight")).is_some();
+        let others = self.layers.iter_mut().enumerate().filter(|(i, _)| !routed(*i));
+        let mut others = others.peekable();
+        if others.peek().is_some() {
+            let dense = Some(DenseSpec::read_beside_experts(keys)?.into());
+            others.for_each(|(_, layer)| layer.feed_forward.clone_from(&dense));
+        }
+        Ok(())
+    }
+
     /// Gives all but the last layer of each period of a network of mixtures a dense part; a key states the period.
     ///
     /// # Errors
@@ -278,6 +302,7 @@ impl ModelSpec {
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Some(Mixer::Attention(attention)) => Some(attention),
+            Some(Mixer::Two(both)) => Some(&both.attention),
             _ => None,
         })
     }
@@ -302,6 +327,7 @@ impl ModelSpec {
     pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
             Some(Mixer::Attention(attention)) => Some(attention),
+            Some(Mixer::Two(both)) => Some(&mut both.attention),
             _ => None,
         })
     }

@@ -233,7 +233,7 @@ impl Weights {
         let tables = EmbeddingTables::find(&find, spec)?;
         let head = HeadWeights::find(&find, spec)?;
         let factors =
-            spec.ropes.first().map(|rope| find.optional("rope_freqs.weight", rope.dims / 2));
+            spec.ropes.first().map(|rope| find_factors(&find, rope.dims / 2, &spec.ropes));
         let factors = factors.transpose()?.flatten();
         let alt_up = spec.alt_up;
         let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
@@ -265,6 +265,23 @@ impl Weights {
             mtp,
         })
     }
+}
+
+/// Finds the factors of the first rotary embedding, which has `pairs`. Where another one has more, the file may have as many factors, of which
+/// the first are its.
+fn find_factors(
+    find: &Finder<'_, '_>,
+    pairs: usize,
+    ropes: &[RopeParams],
+) -> Result<Option<Vec<f32>>, WeightError> {
+    let name = "rope_freqs.weight";
+    let most = ropes.iter().map(|rope| rope.dims / 2).max().unwrap_or(pairs);
+    let found = find.catalog.get(name).is_some_and(|placed| placed.info.ne[0] == most as u64);
+    let factors = find.optional(name, if found { most } else { pairs })?;
+    Ok(factors.map(|mut factors| {
+        factors.truncate(pairs);
+        factors
+    }))
 }
 
 /// Finds the output matrix, which is the embedding if the file has no other (`tied`).

@@ -115,7 +115,8 @@ impl ExpertsBuffers {
         if let Some(shared) = &spec.shared {
             let terms = self.terms.chunks_exact_mut(per_token).take(rows.all());
             for (token, (terms, gate)) in terms.zip(&self.shared).enumerate() {
-                let weight = if shared.gated { sigmoid(*gate) } else { 1.0 };
+                let gate = if shared.gated { sigmoid(*gate) } else { 1.0 };
+                let weight = shared.scale * gate;
                 terms[per_token - 1] = Term { slot: end + token, weight };
             }
         }

@@ -60,6 +60,10 @@ pub struct SharedExpert {
     pub intermediate_size: usize,
     /// True if its output is multiplied by the sigmoid of a projection of the input.
     pub gated: bool,
+    /// Factor on its output.
+    pub scale: f32,
+    /// Its activation, if it is not the experts'.
+    pub activation: Option<Activation>,
 }
 
 /// The maximum number of tokens for which experts are guessed: they choose few enough.
@@ -72,13 +76,18 @@ pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
 pub(crate) const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 
 impl SharedExpert {
+    /// Returns one of this width, without a gate.
+    pub(crate) fn new(intermediate_size: usize) -> SharedExpert {
+        SharedExpert { intermediate_size, gated: false, scale: 1.0, activation: None }
+    }
+
     /// Returns one as wide as its key states; none without that key.
     ///
     /// # Errors
     /// A width that no model can have.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Option<SharedExpert>, SpecError> {
         let width = keys.width_or_none(SHARED_WIDTH)?;
-        Ok(width.map(|width| SharedExpert { intermediate_size: width, gated: false }))
+        Ok(width.map(SharedExpert::new))
     }
 
     /// Returns one as wide as several experts together, whose number is a key; none without that key.
@@ -90,8 +99,7 @@ impl SharedExpert {
         width: usize,
     ) -> Result<Option<SharedExpert>, SpecError> {
         let count = keys.width_or_none("expert_shared_count")?;
-        let shared =
-            count.map(|count| SharedExpert { intermediate_size: count * width, gated: false });
+        let shared = count.map(|count| SharedExpert::new(count * width));
         match shared.as_ref().filter(|shared| shared.intermediate_size > MAX_WIDTH) {
             None => Ok(shared),
             Some(_) => {
@@ -212,7 +220,10 @@ impl Experts {
         Ok(Experts {
             spec: spec.clone(),
             router: find.router("ffn_gate_inp", hidden, experts)?,
-            selection_bias: find.bias("exp_probs_b", experts)?,
+            selection_bias: match find.bias("exp_probs_b", experts)? {
+                Some(bias) => Some(bias),
+                None => find.optional("exp_probs_b", experts)?,
+            },
             gate_up: GateUp::find(find, spec, width)?,
             down: Linear::from(find.experts("ffn_down_exps", [inner, width, experts], 1, used)?)
                 .with_biases(find.experts_bias("ffn_down_exps", width, experts, used)?),

@@ -19,8 +19,10 @@ use crate::spec::{
     Activation, FeedForward, InputMatrices, Mask, ModelSpec, NormKind, Norms, QkNorm, ScoreBias,
 };
 
-/// Maximum number of positions between which there are biases of scores: tables of all distances are in memory.
+/// Maximum number of positions between which there are biases of scores: tables of all distances are in memory. With few heads it is more, up to so many
+/// positions of all heads.
 const MAX_REACH: usize = 8192;
+const MAX_REACHES: usize = 1 << 22;
 
 /// Maximum number of heads with such tables, of some 64 KB each.
 const MAX_BIASED_HEADS: usize = 512;
@@ -86,7 +88,8 @@ pub(super) fn biased(
         let expected = format!("at most {MAX_BIASED_HEADS} where scores have biases");
         return Err(keys.value("attention.head_count", attention.heads, expected));
     }
-    Ok(AttentionSpec { bias: Some(bias), reach: Some(context.min(MAX_REACH)), ..attention })
+    let most = MAX_REACH.max(MAX_REACHES / attention.heads);
+    Ok(AttentionSpec { bias: Some(bias), reach: Some(context.min(most)), ..attention })
 }
 
 fn mixture(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {

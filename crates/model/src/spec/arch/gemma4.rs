@@ -44,7 +44,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let kv_layer = shared.as_ref().and_then(|shared| shared.owner(layer, *windowed));
         let activation = Activation::GeluTanh;
         let inputs = InputMatrices::GateAndUp;
-        let dense = DenseSpec { intermediate_size, activation, inputs, deviations: None };
+        let dense = DenseSpec { activation, inputs, ..DenseSpec::new(intermediate_size) };
         LayerSpec {
             mixer: Some(Mixer::Attention(AttentionSpec { kv_layer, ..attention })),
             feed_forward: Some(match experts.clone() {

@@ -58,12 +58,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
 }
 
 fn ungated(intermediate_size: usize) -> DenseSpec {
-    DenseSpec {
-        intermediate_size,
-        activation: Activation::ReluSquared,
-        inputs: InputMatrices::Up,
-        deviations: None,
-    }
+    let (activation, inputs) = (Activation::ReluSquared, InputMatrices::Up);
+    DenseSpec { activation, inputs, ..DenseSpec::new(intermediate_size) }
 }
 
 /// A dense part for each layer whose width is not 0.
@@ -113,11 +109,7 @@ fn mixtures(
 /// The experts with a shared expert of width `shared`, on rows of length `latent` if they have a length of their own.
 fn with_shared(experts: ExpertsSpec, shared: Option<usize>, latent: Option<usize>) -> FeedForward {
     match latent {
-        None => {
-            let shared =
-                shared.map(|intermediate_size| SharedExpert { intermediate_size, gated: false });
-            ExpertsSpec { shared, ..experts }.into()
-        }
+        None => ExpertsSpec { shared: shared.map(SharedExpert::new), ..experts }.into(),
         Some(latent_size) => FeedForward::LatentExperts(LatentExpertsSpec {
             latent_size,
             experts,
