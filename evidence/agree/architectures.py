@@ -215,6 +215,23 @@ REFACT = Tiny("refact", "refact", kv_heads=1, tied=False, context=256)
 # (Where the number of layers is that of neither size, llama.cpp does not rotate.)
 BAICHUAN = Tiny("baichuan", "baichuan", layers=32, embd=64, ff=64, heads=4, kv_heads=4, logit_gain=0.7, tied=False)
 FALCONH1 = Tiny("falcon-h1", "falcon-h1", head_dim=24, heads=4, base=1e11, eps=1e-5, tied=False, mamba=(6, 2, 32, 20, 4), qk_gain=2.0)
+MAMBA = Tiny("mamba", "mamba", layers=5, tied=False, layout="sssss", mamba=(192, 12, 10, 4))
+JAMBA = Tiny("jamba", "jamba", layers=5, tied=False, layout="ssass", mamba=(192, 12, 10, 4), ff=44, qk_gain=3.0, experts=7, used=3, expert_ff=44, leading=1)
+KIMI = Tiny("kimi-linear", "kimi-linear", heads=5, kv_heads=1, tied=False, layout="kkak", latent=(0, 40, 24, 12, 20, False), kda=(32, 4), leading=1, shared_ff=88,
+            gating=2, normed=True, weights_scale=1.7, **(MOE | dict(layers=4)))
+BAILING3 = Tiny("bailingmoe3", "bailingmoe3", heads=5, kv_heads=1, base=1e5, tied=False, layout="kkak", latent=(28, 40, 24, 12, 20, False), kda=(32, 4, -3.0), leading=1,
+                shared_ff=88, gating=2, normed=True, weights_scale=1.7, limits=((0.0, 0.3, 0.0, 0.4), (0.4, 0.0, 0.3, 0.3)), **(MOE | dict(layers=4)))
+SPARK = Tiny("spark2_5", "spark2_5", layers=5, head_dim=40, base=5e5, local_base=1e4, eps=1e-5, window=12, rope_dims=20, local_rope=40,
+             pattern=[True, True, False, True, False], per_layer=((4, 2, 160), (6, 2, 160), (4, 2, 160), (6, 3, 160), (4, 1, 160)))
+MUSE = Tiny("muse-glimmer", "muse-glimmer", layers=5, head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, logit_scale=0.6,
+            logit_cap=9.0)
+MINIMAX_M3 = Tiny("minimax-m3", "minimax-m3", head_dim=40, heads=4, base=1e6, tied=False, qk_norm=True, qk_gain=2.0, rope_dims=20, leading=1, shared_ff=88, gating=2,
+                  normed=True, weights_scale=1.7, indexer=(2, 32, 8, 16), **(MOE | dict(layers=3)))
+SMALLTHINKER = Tiny("smallthinker", "smallthinker", layers=5, head_dim=40, heads=4, base=1e6, tied=False, gating=1, experts=7, used=3, expert_ff=44)
+DEEPSEEK32 = other(replace(DEEPSEEK2, arch="deepseek32"), "", indexer=(3, 64, 128), scaling=None, log_multiplier=None)
+GLM_DSA = other(replace(DEEPSEEK2, arch="glm-dsa"), "", indexer=(3, 64, 128), scaling=None, log_multiplier=None, gating=None)
+HUNYUAN_VL = replace(HUNYUAN, name="hunyuan_vl", arch="hunyuan_vl", sections=(5, 5, 5, 5))
+PADDLEOCR = replace(ERNIE, name="paddleocr", arch="paddleocr", sections=(2, 3, 3, 0))
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -501,6 +518,49 @@ CASES = [
     (FALCONH1, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)), "nothing past the states": dict(zero=("ssm_d",)),
                 "norms reversed": dict(flipped=("ssm_norm",)), "another base": dict(base=1e4), "no attention": dict(zero=("attn_output",)),
                 "no state space": dict(zero=("ssm_out",))}),
+    (MAMBA, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)), "nothing past the states": dict(zero=("ssm_d",)),
+             "decays of other elements": dict(flipped=("ssm_a",)), "no bias of steps": dict(zero=("ssm_dt.bias",)), "steps, keys and queries normed": dict(mamba_normed=True)}),
+    (other(MAMBA, "normed, odd sizes", embd=72, vocab=397, mamba=(144, 4, 7, 3), layout="ssss", layers=4, mamba_normed=True), {"not normed": dict(mamba_normed=False)}),
+    (JAMBA, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)),
+             "another norm of steps": dict(flipped=("ssm_dt_norm",)), "another norm of keys": dict(flipped=("ssm_b_norm",)),
+             "another norm of queries": dict(flipped=("ssm_c_norm",)), "no attention": dict(zero=("attn_output",))}),
+    (KIMI, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"the convolution backwards": dict(flipped=("ssm_conv1d_k",)), "no decays": dict(zero=("ssm_a",)),
+            "no bias of decays": dict(zero=("ssm_dt.bias",)), "rates of 1/2": dict(zero=("ssm_beta",)), "decays of other inputs": dict(flipped=("ssm_f_b",)),
+            "gates of other inputs": dict(flipped=("ssm_g_b",)), "another norm of outputs": dict(flipped=("ssm_norm",)), "no shared network": dict(zero=("ffn_down_shexp",)),
+            "keys the other way round": dict(flipped=("attn_k_b",))}),
+    (BAILING3, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"the convolution backwards": dict(flipped=("ssm_conv1d_q",)), "another bound": dict(kda=(32, 4, -2.0)),
+                "rates of 1/2": dict(zero=("ssm_beta",)), "gates of heads of 1/2": dict(zero=("attn_gate",)), "experts not limited": dict(limits=((0.0,) * 4, (0.4, 0.0, 0.3, 0.3))),
+                "shared networks not limited": dict(limits=((0.0, 0.3, 0.0, 0.4), (0.0,) * 4)), "another base": dict(base=1e3), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (other(FALCONH1, "odd sizes", embd=72, heads=3, kv_heads=1, head_dim=30, ff=37, vocab=397, layers=3, base=1e4, mamba=(3, 1, 48, 12, 3)),
+     {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "another base": dict(base=1e3)}),
+    (other(JAMBA, "dense, odd sizes", embd=72, heads=3, kv_heads=1, head_dim=24, ff=37, vocab=397, layers=4, layout="sasa", mamba=(144, 8, 5, 3), experts=0, leading=0, qk_gain=1.0),
+     {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no attention": dict(zero=("attn_output",))}),
+    (other(KIMI, "odd sizes", embd=90, heads=3, latent=(0, 36, 18, 10, 14, False), kda=(16, 3), layout="kakk", expert_ff=37, shared_ff=37, experts=5, used=5, vocab=397),
+     {"four experts": dict(used=4), "the convolution backwards": dict(flipped=("ssm_conv1d_v",))}),
+    (other(BAILING3, "odd sizes, groups", embd=90, heads=3, latent=(0, 36, 18, 10, 14, False), kda=(48, 3, -5.0), layout="kaka", expert_ff=37, shared_ff=37, experts=8, groups=(4, 2),
+           limits=(), vocab=397), {"no groups": dict(groups=None), "the convolution backwards": dict(flipped=("ssm_conv1d_v",))}),
+    (other(LAGUNA, "odd sizes", layers=3, embd=90, head_dim=30, rope_dims=14, local_rope=30, per_layer=((3, 1, 151), (5, 1, 151), (6, 3, 151)), expert_ff=37, shared_ff=41,
+           experts=5, used=5, vocab=397), {"four experts": dict(used=4), "window of 11": dict(window=11)}),
+    (other(MIMO2, "odd sizes", layers=3, embd=90, head_dim=30, value_dim=22, rope_dims=14, pattern=[True, False, True], sinks=(True, False, False), value_scale=None,
+           per_layer=((3, 1, 151), (5, 1, 151), (6, 3, 151)), expert_ff=37, experts=5, used=5, vocab=397), {"four experts": dict(used=4), "window of 11": dict(window=11)}),
+    (other(STEP35, "odd sizes, no gates", arch="step35", layers=3, embd=90, head_dim=30, rope_dims=28, factors=False, pattern=[True, False, True], limits=(), gate="none",
+           per_layer=((3, 1, 151), (5, 1, 151), (6, 3, 151)), expert_ff=37, shared_ff=41, experts=5, used=5, vocab=397), {"four experts": dict(used=4), "window of 11": dict(window=11)}),
+    (other(APERTUS, "odd sizes", layers=3, embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397, factors=False, xielu=tuple(x[:3] for x in APERTUS.xielu)),
+     {"another base": dict(base=1e3)}),
+    (other(BLOOM, "odd sizes", layers=3, embd=90, heads=5, kv_heads=5, head_dim=18, ff=151, vocab=397), {"another norm of embeddings": dict(flipped=("token_embd_norm",))}),
+    (SPARK, {"window of 13": dict(window=13), "another local base": dict(local_base=1e3), "as many elements rotated with a window": dict(local_rope=20),
+             "gates of other inputs": dict(flipped=("attn_gate",)), "SiLU": dict(arch="step35", rope_dims=40)}),
+    (MUSE, {"window of 13": dict(window=13), "logits not scaled": dict(logit_scale=None), "logits not capped": dict(logit_cap=None), "gates of other inputs": dict(flipped=("attn_gate",)),
+            "period of 3": dict(pattern=3), "another norm of outputs": dict(flipped=("post_attention_norm",)), "another base": dict(base=1e3)}),
+    (MINIMAX_M3, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None), "whole heads rotated": dict(rope_dims=40),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (SMALLTHINKER, WRONG | {"another base": dict(base=1e3)}),
+    (other(SMALLTHINKER, "windows", window=4096), {"all layers rotated": dict(window=None), "sigmoid": dict(gating=2)}),
+    (DEEPSEEK32, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"softmax": dict(gating=1), "another base": dict(base=1e3), "keys the other way round": dict(flipped=("attn_k_b",))}),
+    (GLM_DSA, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"softmax": dict(gating=1), "another base": dict(base=1e3), "keys the other way round": dict(flipped=("attn_k_b",))}),
+    (HUNYUAN_VL, {"normed before they are rotated": dict(arch="qwen3", sections=())}),
+    (PADDLEOCR, {"NeoX rotary": dict(arch="qwen2")}),
 ]
 # In capitals a type by the `gguf` package, else a name that `alight quantize` knows.
 SMALLER = [

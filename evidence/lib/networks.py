@@ -16,14 +16,15 @@ MLP = ("ffn_gate", "ffn_up", "ffn_down")
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 # Whose keys and values are made of one short row per token.
-LATENT = ("deepseek2", "mistral4")
+LATENT = ("deepseek2", "mistral4", "deepseek32", "glm-dsa")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe", "qwen3next")
 # Their experts are chosen with a bias, which has no matrix.
-CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe", "bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "afmoe", "hy_v3", "laguna", "step35", "mimo2",
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe", "bailingmoe2", "dots1", "ernie4_5-moe", "exaone-moe", "afmoe", "hy_v3", "laguna", "step35", "mimo2", "kimi-linear",
+                               "bailingmoe3", "minimax-m3",
                                *LATENT), ("exp_probs_b",)
 # Whose files say how many experts a network for all tokens is as wide as.
-SHARED_COUNTED = ("glm4moe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "afmoe", "cohere2moe", *LATENT)
+SHARED_COUNTED = ("glm4moe", "bailingmoe", "bailingmoe2", "deepseek", "dots1", "afmoe", "cohere2moe", "kimi-linear", "bailingmoe3", "minimax-m3", *LATENT)
 # Of whose layers each is a mixer or a feed-forward part.
 ONE_PART = ("nemotron_h", "nemotron_h_moe")
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
@@ -37,8 +38,8 @@ IN_LAYER = {
 SINKS = ("gpt-oss", "granite_swa", "mimo2")
 # Whose attention makes a gate beside each query, and of whose layers most are gated delta nets.
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
-# The mixers of layers: a short convolution, Mamba-2's, attention; or the one part of a layer, where it is a feed-forward part.
-LAYOUT = "cmaf"
+# The mixers of layers: a short convolution, Mamba-2's, Mamba's, Kimi delta attention, attention; or the one part of a layer, where it is a feed-forward part.
+LAYOUT = "cmskaf"
 # What the last norm is called, where it is not output_norm.
 LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
@@ -58,9 +59,9 @@ EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_
 UNGATED = ("starcoder2", "arcee", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "nemotron", "jais2", "apertus", "plm", "mpt", "bloom", *ONE_PART)
 PARALLEL = ("command-r", "cohere2", "cohere2moe", "phi2", "falcon", "plamo")
 # Whose layers have norms of inputs and of outputs.
-SANDWICHES = ("glm4", "afmoe")
+SANDWICHES = ("glm4", "afmoe", "muse-glimmer")
 # Whose attention has a gate of what heads put out, by a projection of its own: for each element, or each head.
-GATED, HEADS_GATED = ("afmoe", "laguna"), ("step35",)
+GATED, HEADS_GATED = ("afmoe", "laguna", "muse-glimmer"), ("step35", "spark2_5")
 # Whose norms have no weights.
 UNWEIGHTED = ("olmo",)
 # Whose layers norm what their parts put out, and not what they take in.
@@ -76,7 +77,8 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
            delta: tuple = (), local: tuple = (), leading: int = 0, layout: str = "", short_conv: int = 0,
            mamba: tuple = (), latent: tuple = (), interleave: int = 0, latent_experts: int = 0, context: int = 0, two_norms: bool = False,
-           value_dim: int = 0, per_layer: tuple = (), sinks: tuple = (), gate: str = "", positions: bool = False) -> dict[str, tuple]:
+           value_dim: int = 0, per_layer: tuple = (), sinks: tuple = (), gate: str = "", positions: bool = False, kda: tuple = (),
+           indexer: tuple = ()) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
@@ -106,7 +108,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (queries, embd), "attn_k": (kv, embd), "attn_v": (values, embd)}
     layer |= {"attn_q_norm": normed[0], "attn_k_norm": normed[1]} if qk_norm else {}
     layer |= {"attn_sinks": (heads,)} if arch in SINKS and all(sinks) else {}
-    layer |= {"attn_gate": (heads if arch in HEADS_GATED or gate == "head" else q, embd)} if arch in (*GATED, *HEADS_GATED) else {}
+    layer |= {"attn_gate": (heads if arch in HEADS_GATED or gate == "head" else q, embd)} if arch in (*GATED, *HEADS_GATED) and gate != "none" else {}
     layer |= {"attn_sub_norm": (q,), "ffn_sub_norm": (ff,)} if arch == "bitnet" else {}
     layer |= {"attn_output": (embd, heads * value_dim)} | ({"post_attention_norm": (embd,)} if outputs else {})
     layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs and not parallel else {}
@@ -120,7 +122,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
         layer = {**dict.fromkeys(["attn_norm", "attn_qkv"]), **layer, "attn_qkv": (q + 2 * kv, embd)}
         layer = {name: shape for name, shape in layer.items() if name not in QKV}
     if latent:
-        layer = latent_attention(layer, embd, heads, *latent)
+        layer = latent_attention(layer, embd, heads, *latent) | (token_indexer(embd, latent[0], *indexer[:2]) if indexer else {}) | ({"attn_gate": (heads, embd)} if arch == "bailingmoe3" else {})
     out = {"token_embd.weight": (vocab, embd)} | ({"position_embd.weight": (context, embd)} if arch in POSITIONED or positions else {})
     out |= {"token_embd_norm.weight": (embd,), "token_embd_norm.bias": (embd,)} if arch == "bloom" else {}
     for i in range(layers):
@@ -129,8 +131,10 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
             here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff), (experts, expert_ff))
         if arch in HYBRIDS and (i + 1) % delta[4]:
             here = delta_net(arch, here, embd, *delta)
-        if layout and layout[i] in "cm":
-            here = instead_of_attention(here, short_convolution(embd, short_conv) if layout[i] == "c" else mamba2(embd, *mamba))
+        if layout and layout[i] in "cmsk":
+            mixers = {"c": lambda: short_convolution(embd, short_conv), "m": lambda: mamba2(embd, *mamba), "s": lambda: mamba1(arch, embd, *mamba),
+                      "k": lambda: kimi_delta(arch, embd, heads, *kda)}
+            here = instead_of_attention(here, mixers[layout[i]]())
         if arch == "gemma3n":
             here = here | gemma3n_layer(embd)
         if arch == "falcon-h1":
@@ -139,10 +143,13 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
             here = with_holes(here, heads, kv_heads, ff)
         if arch in UNWEIGHTED:
             here = {name: shape for name, shape in here.items() if not name.endswith("_norm")}
-        if arch == "mamba2":
-            here = {"attn_norm": (embd,)} | mamba2(embd, *mamba)
+        if arch in ("mamba", "mamba2"):
+            here = {"attn_norm": (embd,)} | (mamba2(embd, *mamba) if arch == "mamba2" else mamba1(arch, embd, *mamba))
         if arch in ONE_PART:
             here = one_part(here, feed_forward, layout[i])
+        if arch == "minimax-m3" and "ffn_gate_inp" in here:
+            count, length = indexer[:2]
+            here = here | {"indexer.q_proj": (count * length, embd), "indexer.k_proj": (length, embd), "indexer.q_norm": (length,), "indexer.k_norm": (length,)}
         for name, shape in here.items():
             if name in WHOLE or (arch, name) in UNSUFFIXED:
                 out[f"blk.{i}.{name}"] = shape[:-1] if name in ONLY_BIASES else shape
@@ -209,7 +216,7 @@ def with_holes(layer: dict, heads: int, kv_heads: int, ff: int) -> dict[str, tup
 
 # Tensors whose names end so in the file, in all architectures, or in one.
 UNSUFFIXED = (("hy_v3", "exp_probs_b"), ("falcon-h1", "ffn_norm"))
-WHOLE = ("ssm_a", "ssm_d", "ssm_conv1d.bias", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale")
+WHOLE = ("ssm_a", "ssm_d", "ssm_conv1d.bias", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale", "indexer.k_norm.bias")
 
 
 def delta_net(arch: str, layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int,
@@ -233,6 +240,26 @@ def mamba2(embd: int, heads: int, groups: int, dim: int, length: int, taps: int)
     inner, mixed = heads * dim, heads * dim + 2 * groups * length
     return {"ssm_in": (inner + mixed + heads, embd), "ssm_conv1d": (mixed, taps), "ssm_conv1d.bias": (mixed,), "ssm_dt.bias": (heads,),
             "ssm_a": (heads, 1), "ssm_d": (heads, 1), "ssm_norm": (groups, inner // groups), "ssm_out": (embd, inner)}
+
+
+def token_indexer(embd: int, rank: int, heads: int, length: int) -> dict[str, tuple]:
+    """What chooses the tokens that a token sees, in long texts."""
+    return {"indexer.attn_q_b": (heads * length, rank), "indexer.attn_k": (length, embd), "indexer.k_norm": (length,), "indexer.k_norm.bias": (length,),
+            "indexer.proj": (heads, embd)}
+
+
+def mamba1(arch: str, embd: int, channels: int, length: int, rank: int, taps: int) -> dict[str, tuple]:
+    normed = {"ssm_dt_norm": (rank,), "ssm_b_norm": (length,), "ssm_c_norm": (length,)} if arch == "jamba" else {}
+    return {"ssm_in": (2 * channels, embd), "ssm_conv1d": (channels, taps), "ssm_conv1d.bias": (channels,), "ssm_x": (rank + 2 * length, channels), **normed,
+            "ssm_dt": (channels, rank), "ssm_dt.bias": (channels,), "ssm_a": (channels, length), "ssm_d": (channels,), "ssm_out": (embd, channels)}
+
+
+def kimi_delta(arch: str, embd: int, heads: int, dim: int, taps: int, _bound: float | None = None) -> dict[str, tuple]:
+    inner, low_rank = heads * dim, arch == "kimi-linear"
+    mixer = {"attn_q": (inner, embd), "attn_k": (inner, embd), "attn_v": (inner, embd)} | dict.fromkeys(("ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"), (1, inner, 1, taps))
+    for name in "fg":
+        mixer |= {f"ssm_{name}_a": (dim, embd), f"ssm_{name}_b": (inner, dim)} if low_rank else {f"ssm_{name}_a": (inner, embd)}
+    return mixer | {"ssm_beta": (heads, embd), "ssm_dt.bias": (inner,), "ssm_a": (heads, 1), "ssm_norm": (dim,), "attn_output": (embd, inner)}
 
 
 def instead_of_attention(layer: dict, mixer: dict) -> dict[str, tuple]:

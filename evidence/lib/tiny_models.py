@@ -66,6 +66,11 @@ class Tiny:
     # The taps of short convolutions, or the heads, groups, lengths of heads and of keys, and taps of Mamba-2's mixers.
     short_conv: int = 0
     mamba: tuple = ()
+    # Of Kimi delta attention the length of heads, the taps, and the lower bound of logarithms of decays; whether steps, keys and queries of Mamba are normed.
+    kda: tuple = ()
+    mamba_normed: bool = False
+    # Of what chooses the positions that a token sees: its heads, their length, how many are chosen[, of how many positions each].
+    indexer: tuple = ()
     # Whether queries and keys are rotated, where the file says it.
     rotated: bool = True
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
@@ -157,7 +162,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
     more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context", "two_norms",
-            "value_dim", "per_layer", "sinks", "gate", "positions")
+            "value_dim", "per_layer", "sinks", "gate", "positions", "kda", "indexer")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
@@ -170,7 +175,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             stored = name
         random = m.random(networks.usual_name(m.arch, name).removesuffix(".weight"))
         if what == "ssm_a":
-            weights = -random.uniform(0.1, 2.0, shape)
+            # Files of Ling 3 have them with the other sign.
+            weights = random.uniform(0.1, 2.0, shape) * (1 if m.arch == "bailingmoe3" else -1)
         elif what == "bias":
             weights = random.uniform(-0.7, 0.7, shape)
         elif part == "ffn_gate_inp_shexp":
@@ -240,9 +246,22 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         add_latent_attention(w, *m.latent)
     if m.short_conv:
         w.add_shortconv_l_cache(m.short_conv)
-    if m.mamba:
+    if m.mamba and m.arch in ("mamba", "jamba"):
+        channels, length, rank, taps = m.mamba
+        add_mamba(w, rank, 1, 0, length, taps, inner=channels)
+        if m.mamba_normed:
+            w.add_ssm_dt_b_c_rms(True)
+    elif m.mamba:
         add_mamba(w, *m.mamba)
         w.add_rope_scaling_finetuned(m.rotated)
+    for name, value in zip(("head_count", "key_length", "top_k", "block_size"), m.indexer):
+        w.add_uint32(f"{m.arch}.attention.indexer.{name}", value)
+    if m.kda:
+        dim, taps, *bound = m.kda
+        w.add_uint32(f"{m.arch}.kda.head_dim", dim)
+        w.add_ssm_conv_kernel(taps)
+        if bound:
+            w.add_float32(f"{m.arch}.kda.gate_lower_bound", *bound)
     if m.temperature is not None:
         w.add_float32(f"{m.arch}.attention.temperature_scale", m.temperature)
         if m.arch in networks.LATENT:
@@ -331,13 +350,13 @@ def add_latent_attention(w: gguf.GGUFWriter, query_rank: int, rank: int, unrotat
         w.add_value_length_mla(value_dim)
 
 
-def add_mamba(w: gguf.GGUFWriter, heads: int, groups: int, dim: int, length: int, taps: int) -> None:
-    """The keys of Mamba-2's mixers."""
+def add_mamba(w: gguf.GGUFWriter, heads: int, groups: int, dim: int, length: int, taps: int, inner: int = 0) -> None:
+    """The keys of Mamba-2's mixers, and of Mamba's, which have a number of channels instead of heads."""
     w.add_ssm_conv_kernel(taps)
     w.add_ssm_state_size(length)
     w.add_ssm_group_count(groups)
     w.add_ssm_time_step_rank(heads)
-    w.add_ssm_inner_size(heads * dim)
+    w.add_ssm_inner_size(inner or heads * dim)
 
 
 def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:

@@ -171,7 +171,8 @@ def add_sizes(w: gguf.GGUFWriter, m) -> None:
     w.add_embedding_length(m.embd)
     layout = getattr(m, "layout", "")
     widths = [width for _, _, width in getattr(m, "per_layer", ())]
-    w.add_feed_forward_length(widths if len(set(widths)) > 1 else [m.ff * (kind == "f") for kind in layout] if "f" in layout else m.ff * (2 if m.arch == "qwen" else 1))
+    ff = widths[0] if widths else m.ff
+    w.add_feed_forward_length(widths if len(set(widths)) > 1 else [m.ff * (kind == "f") for kind in layout] if "f" in layout else ff * (2 if m.arch == "qwen" else 1))
     if per_layer := getattr(m, "per_layer", ()):
         heads, kv_heads, _ = (list(column) for column in zip(*per_layer))
         w.add_head_count(heads)

@@ -232,6 +232,11 @@ impl<'m> Net<'m> {
             if let Some(alt_up) = &w.alt_up {
                 alt_up.predict(&mut step);
             }
+            if let Some(w) = &w.feed_forward
+                && w.part.route_early(pending, &mut step)
+            {
+                pending = None;
+            }
             if let Some(w) = &w.mixer {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 match (laurel, norm) {

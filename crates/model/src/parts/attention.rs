@@ -49,7 +49,8 @@ pub struct AttentionSpec {
     pub pairing: RopePairing,
     /// Biases of scores by the distance of two positions.
     pub bias: Option<ScoreBias>,
-    /// The number of positions of the longest text, where scores have biases: these are made in advance.
+    /// The number of positions of the longest text, where scores have biases, which are made in advance, or where tokens of longer texts choose
+    /// the positions that they see.
     pub reach: Option<usize>,
     /// The elements of queries and keys that are normed together.
     pub qk_norm: QkNorm,
@@ -477,6 +478,14 @@ fn qkv(
     Ok((part(0..q)?, Some(part(q..q + k)?), Some(part(q + k..all)?)))
 }
 
+/// Marks what chooses the positions that a token sees as unused: in texts as short as are computed it chooses all.
+pub(super) fn ignore_indexer(find: &LayerFinder<'_, '_, '_>) {
+    for what in ["q_proj", "k_proj", "q_norm", "k_norm", "attn_q_b", "attn_k", "proj"] {
+        find.ignore(&format!("indexer.{what}.weight"));
+    }
+    find.ignore("indexer.k_norm.bias");
+}
+
 /// Finds the gate that has a projection of its own.
 fn own_gate(
     find: &LayerFinder<'_, '_, '_>,
@@ -538,6 +547,9 @@ impl Attention {
             }
         };
         let (q, k, v) = qkv(find, &spec, hidden)?;
+        if spec.reach.is_some() {
+            ignore_indexer(find);
+        }
         Ok(Attention {
             q,
             k,

@@ -25,7 +25,7 @@ use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
 
-use super::attention::{OutputGate, Temperature, expand, head_dim};
+use super::attention::{OutputGate, Temperature, expand, head_dim, ignore_indexer};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
@@ -63,6 +63,8 @@ pub struct LatentAttentionSpec {
     pub rotates: bool,
     /// The gate of the outputs of heads, before the output projection.
     pub output_gate: OutputGate,
+    /// The number of positions of the longest text, where tokens of longer texts choose the positions that they see.
+    pub reach: Option<usize>,
 }
 
 impl LatentAttentionSpec {
@@ -109,6 +111,7 @@ impl LatentAttentionSpec {
             pairing: RopePairing::Interleaved,
             rotates: true,
             output_gate: OutputGate::None,
+            reach: None,
         })
     }
 
@@ -282,6 +285,9 @@ impl LatentAttention {
                 find.linear("attn_q_b", query_rank, width)?,
             ))),
         };
+        if spec.reach.is_some() {
+            ignore_indexer(find);
+        }
         let together = "attn_kv_b";
         let heads_of = if find.has(together) && !find.has("attn_k_b") {
             let rows = unrotated + value_dim;

@@ -180,6 +180,12 @@ pub(crate) trait Part: Debug + Send + Sync {
         None
     }
 
+    /// Chooses what it will compute by the residual stream before the layer's mixer, to which it first adds `pending`, if it does that then. Returns true if
+    /// it does.
+    fn route_early(&self, _pending: Option<Contribution<'_>>, _step: &mut Step<'_>) -> bool {
+        false
+    }
+
     /// Computes it on the step's packed input, into `y`. A mixer in the last layer keeps only the wanted rows; if there are none,
     /// it stops when the cache is filled.
     fn forward(&self, step: &mut Step<'_>);

@@ -69,8 +69,8 @@ pub struct ModelSpec {
     pub positions: Option<usize>,
     /// The number of segments of a text (the two texts of a pair), which have an embedding each; 0: they have none.
     pub segments: usize,
-    /// The name in the file of the norm of the sum of these embeddings; `None`: there is no such norm.
-    pub embedding_norm: Option<&'static str>,
+    /// The norm of the sum of these embeddings.
+    pub embedding_norm: EmbeddingNorm,
     /// The beginning of the names of layers' tensors in the file, before the number.
     pub layer_prefix: &'static str,
     /// The layers, in order.
@@ -91,6 +91,17 @@ pub struct ModelSpec {
     pub logit_scale: f32,
     /// Soft cap of the logits.
     pub logit_softcap: Option<f32>,
+}
+
+/// The norm of what the first layer begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbeddingNorm {
+    /// There is none.
+    None,
+    /// It has no weights.
+    Unweighted,
+    /// The name of its weights in the file.
+    Named(&'static str),
 }
 
 /// The first rotary embedding in long sequences (LongRoPE: Phi 3 and 4, MiniCPM): the file has two lists of factors.
@@ -116,6 +127,8 @@ pub struct LayerSpec {
     pub feed_forward: Option<FeedForward>,
     /// The norms of the layer.
     pub norms: Norms,
+    /// What is added to the mean square in the norms of outputs, if it is not what other norms have.
+    pub output_eps: Option<f32>,
     /// True if the feed-forward part has the same input as the mixer: the residual stream before the mixer's output is added.
     pub parallel: bool,
     /// Factor on both outputs before they are added.
@@ -127,6 +140,24 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
+    /// A layer of these parts and norms, one part after the other.
+    pub(crate) fn new(
+        mixer: Option<Mixer>,
+        feed_forward: Option<FeedForward>,
+        norms: Norms,
+    ) -> LayerSpec {
+        LayerSpec {
+            mixer,
+            feed_forward,
+            norms,
+            output_eps: None,
+            parallel: false,
+            residual_scale: 1.0,
+            token_input: 0,
+            laurel: 0,
+        }
+    }
+
     /// The buffer sizes that its parts need.
     pub(crate) fn work(&self, hidden: usize) -> WorkSize {
         let mixer = self.mixer.as_ref().map(|part| part.spec().work(hidden));
@@ -312,10 +343,14 @@ impl ModelSpec {
         self.attention_layers().any(|attention| attention.mask.is_bidirectional())
     }
 
-    /// The number of positions that can be computed, if there is a limit: those that have embeddings, or biases of scores.
+    /// The number of positions that can be computed, if there is a limit: those that have embeddings or biases of scores, or of which none are left out.
     pub fn max_positions(&self) -> Option<usize> {
         let reaches = self.attention_layers().filter_map(|attention| attention.reach);
-        self.positions.into_iter().chain(reaches).min()
+        let latent = self.mixers().filter_map(|(_, mixer)| match mixer {
+            Mixer::LatentAttention(attention) => attention.reach,
+            _ => None,
+        });
+        self.positions.into_iter().chain(reaches).chain(latent).min()
     }
 
     /// True if the network can continue a text: tokens follow from its states, and none of them sees later ones.

@@ -189,6 +189,12 @@ impl Finder<'_, '_> {
         Ok(Norm { spec: self.norms, weight, bias })
     }
 
+    /// A norm of rows of `len` elements without weights.
+    pub(crate) fn unweighted_norm(&self, len: usize) -> Norm {
+        let spec = NormSpec { kind: NormKind::Rms, eps: self.norms.eps };
+        Norm { spec, weight: vec![1.0; len], bias: None }
+    }
+
     /// Checks that every tensor of the file was requested, except for those of layers that predict further tokens.
     pub(crate) fn all_found(
         &self,
@@ -415,9 +421,7 @@ impl LayerFinder<'_, '_, '_> {
 
     /// A norm of rows of `len` elements without weights.
     pub(crate) fn unweighted_norm(&self, len: usize) -> Norm {
-        let eps = self.all.norms.eps;
-        let spec = NormSpec { kind: NormKind::Rms, eps };
-        Norm { spec, weight: vec![1.0; len], bias: None }
+        self.all.unweighted_norm(len)
     }
 
     /// The norms `what` of rows of `len` elements, each with its own weights: `[len, count]`.

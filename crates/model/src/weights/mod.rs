@@ -74,20 +74,27 @@ impl LayerWeights {
         hidden: usize,
     ) -> Result<LayerWeights, WeightError> {
         let norms = &spec.norms;
+        let of_layer = |branch: Result<Branch, WeightError>| {
+            let mut branch = branch?;
+            if let (Some(norm), Some(eps)) = (&mut branch.output_norm, spec.output_eps) {
+                norm.spec.eps = eps;
+            }
+            Ok::<_, WeightError>(branch)
+        };
         let mixer = spec.mixer.as_ref().map(|mixer| {
             let part = mixer.spec().find(find, hidden)?;
-            Branch::find(
+            of_layer(Branch::find(
                 find,
                 part,
                 [norms.mixer, norms.mixer_output, norms.mixer_sum, norms.mixer_second],
                 hidden,
-            )
+            ))
         });
         let feed_forward = spec.feed_forward.as_ref().map(|feed_forward| {
             let part = feed_forward.spec().find(find, hidden)?;
             let norms =
                 [norms.feed_forward, norms.feed_forward_output, norms.feed_forward_sum, None];
-            Branch::find(find, part, norms, hidden)
+            of_layer(Branch::find(find, part, norms, hidden))
         });
         let token_input =
             (spec.token_input > 0).then(|| TokenInputWeights::find(find, spec.token_input, hidden));

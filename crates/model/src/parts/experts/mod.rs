@@ -29,8 +29,8 @@ use super::routing::{Routing, USED};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::buffers::WorkSize;
-use crate::parts::step::Step;
-use crate::parts::{FeedForwardSpec, Part, PartSpec};
+use crate::parts::step::{Order, Step};
+use crate::parts::{Contribution, FeedForwardSpec, Part, PartSpec};
 use crate::store::Chosen;
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
@@ -51,6 +51,8 @@ pub struct ExpertsSpec {
     pub interleaved: bool,
     /// True if the weights apply to the experts' inputs, and not to their outputs.
     pub weighs_input: bool,
+    /// True if they are chosen by the layer's input, before its mixer.
+    pub routed_early: bool,
 }
 
 /// The shared network of a mixture, which all tokens go through.
@@ -147,6 +149,7 @@ impl ExpertsSpec {
             shared: None,
             interleaved: false,
             weighs_input: false,
+            routed_early: false,
         })
     }
 }
@@ -367,8 +370,23 @@ impl Part for Experts {
         Some(self)
     }
 
-    fn forward(&self, step: &mut Step<'_>) {
+    fn route_early(&self, pending: Option<Contribution<'_>>, step: &mut Step<'_>) -> bool {
+        if !self.spec.routed_early {
+            return false;
+        }
+        let formats = ActivationFormats::of(self.routing_linears().flat_map(Linear::kinds));
+        step.pack_normed(pending, Order::AddThenNorm, None, formats);
         self.route(step);
+        // The choice of each row stays with it.
+        step.buffers.choice_width = 2 * self.spec.routing.used;
+        true
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        step.buffers.choice_width = 0;
+        if !self.spec.routed_early {
+            self.route(step);
+        }
         self.compute_routed(step);
     }
 }

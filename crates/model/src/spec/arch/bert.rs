@@ -16,7 +16,8 @@ use crate::parts::experts::ExpertsSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::{
-    Activation, FeedForward, InputMatrices, Mask, ModelSpec, NormKind, Norms, QkNorm, ScoreBias,
+    Activation, EmbeddingNorm, FeedForward, InputMatrices, Mask, ModelSpec, NormKind, Norms,
+    QkNorm, ScoreBias,
 };
 
 /// Maximum number of positions between which there are biases of scores: tables of all distances are in memory. With few heads it is more, up to so many
@@ -144,7 +145,7 @@ fn finish(keys: &Keys<'_, '_>, mut spec: ModelSpec) -> Result<ModelSpec, SpecErr
     spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::SUMS);
     spec.has_output = false;
     spec.output_norm = None;
-    spec.embedding_norm = Some("token_embd_norm");
+    spec.embedding_norm = EmbeddingNorm::Named("token_embd_norm");
     let types = keys.gguf.tensor("token_types.weight");
     spec.segments = types.map_or(0, |types| usize::try_from(types.ne[1]).unwrap_or(usize::MAX));
     Ok(spec)

@@ -25,15 +25,9 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         None => (heads > 0).then_some(Mixer::Projection(ProjectionSpec {})),
     });
     let dense = DenseSpec::read_where_there(keys, sizes.layers)?;
-    let layers = mixers.zip(dense).map(|(mixer, dense)| LayerSpec {
-        mixer,
-        feed_forward: dense.map(FeedForward::Dense),
-        norms: Norms::INPUTS,
-        parallel: false,
-        residual_scale: 1.0,
-        token_input: 0,
-        laurel: 0,
-    });
+    let layers = mixers
+        .zip(dense)
+        .map(|(mixer, dense)| LayerSpec::new(mixer, dense.map(FeedForward::Dense), Norms::INPUTS));
     let layers = layers.collect();
     Ok(sizes.network(keys, layers, vec![rope]))
 }

@@ -45,18 +45,13 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let activation = Activation::GeluTanh;
         let inputs = InputMatrices::GateAndUp;
         let dense = DenseSpec { activation, inputs, ..DenseSpec::new(intermediate_size) };
-        LayerSpec {
-            mixer: Some(Mixer::Attention(AttentionSpec { kv_layer, ..attention })),
-            feed_forward: Some(match experts.clone() {
-                None => FeedForward::Dense(dense),
-                Some(experts) => FeedForward::Both(DenseAndExpertsSpec { dense, experts }),
-            }),
-            norms: Norms::BOTH,
-            parallel: false,
-            residual_scale: 1.0,
-            token_input,
-            laurel: 0,
-        }
+        let mixer = Mixer::Attention(AttentionSpec { kv_layer, ..attention });
+        let feed_forward = match experts.clone() {
+            None => FeedForward::Dense(dense),
+            Some(experts) => FeedForward::Both(DenseAndExpertsSpec { dense, experts }),
+        };
+        let layer = LayerSpec::new(Some(mixer), Some(feed_forward), Norms::BOTH);
+        LayerSpec { token_input, ..layer }
     });
     let all = all.collect();
     let hidden_size = sizes.hidden_size;

@@ -19,15 +19,7 @@ pub(super) const JAMBA: Architecture = Architecture { name: "jamba", read: jamba
 /// A layer of this mixer and feed-forward part.
 fn layer(mixer: Mixer, feed_forward: Option<FeedForward>) -> LayerSpec {
     let norm = Norms::INPUTS.feed_forward.filter(|_| feed_forward.is_some());
-    LayerSpec {
-        mixer: Some(mixer),
-        feed_forward,
-        norms: Norms { feed_forward: norm, ..Norms::INPUTS },
-        parallel: false,
-        residual_scale: 1.0,
-        token_input: 0,
-        laurel: 0,
-    }
+    LayerSpec::new(Some(mixer), feed_forward, Norms { feed_forward: norm, ..Norms::INPUTS })
 }
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {

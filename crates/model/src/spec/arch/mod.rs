@@ -55,9 +55,11 @@ mod mimo2;
 mod minicpm;
 mod minicpm3;
 mod minimax_m2;
+mod minimax_m3;
 mod mistral3;
 mod modern_bert;
 mod mpt;
+mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
@@ -78,7 +80,9 @@ mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
 mod seed_oss;
+mod smallthinker;
 mod smollm3;
+mod spark2_5;
 mod stablelm;
 mod starcoder2;
 mod step35;
@@ -89,7 +93,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 110] = [
+const ALL: [&Architecture; 118] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -200,6 +204,14 @@ const ALL: [&Architecture; 110] = [
     &mamba::JAMBA,
     &kimi_linear::ARCHITECTURE,
     &kimi_linear::BAILING,
+    &spark2_5::ARCHITECTURE,
+    &muse_glimmer::ARCHITECTURE,
+    &minimax_m3::ARCHITECTURE,
+    &smallthinker::ARCHITECTURE,
+    &deepseek2::DEEPSEEK32,
+    &deepseek2::GLM_DSA,
+    &hunyuan_dense::VL,
+    &ernie4_5::PADDLE,
 ];
 
 /// A family of networks.

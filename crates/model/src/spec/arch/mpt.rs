@@ -15,7 +15,7 @@ use crate::keys::{Keys, MAX_LAYERS};
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
 use crate::spec::sizes::Sizes;
-use crate::spec::{Activation, ModelSpec, NormKind, ScoreBias};
+use crate::spec::{Activation, EmbeddingNorm, ModelSpec, NormKind, ScoreBias};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "mpt", read };
 
@@ -64,7 +64,7 @@ fn sloping(keys: &Keys<'_, '_>, norms: NormKind, dense: DenseSpec) -> Result<Mod
 
 fn bloom(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = sloping(keys, NormKind::Layer, ungated(keys)?)?;
-    spec.embedding_norm = Some("token_embd_norm");
+    spec.embedding_norm = EmbeddingNorm::Named("token_embd_norm");
     Ok(spec)
 }
 

@@ -43,15 +43,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let attention =
             attention.map(|spec| Mixer::Attention(AttentionSpec { rope: None, ..spec }));
         let mixer = attention.unwrap_or_else(|| mamba.clone());
-        LayerSpec {
-            mixer: feed_forward.is_none().then_some(mixer),
-            feed_forward,
-            norms: NORMS,
-            parallel: false,
-            residual_scale: 1.0,
-            token_input: 0,
-            laurel: 0,
-        }
+        LayerSpec::new(feed_forward.is_none().then_some(mixer), feed_forward, NORMS)
     });
     let layers = layers.collect();
     Ok(sizes.network(keys, layers, Vec::new()))

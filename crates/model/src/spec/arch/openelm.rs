@@ -19,18 +19,10 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let rope = rope(keys, AttentionSpec::key_dim(keys)?, sizes.context)?;
     let attention = AttentionSpec::read_each(keys, sizes.layers)?.into_iter();
     let dense = DenseSpec::read_where_there(keys, sizes.layers)?;
-    let layers = attention.zip(dense).map(|(attention, dense)| LayerSpec {
-        mixer: Some(Mixer::Attention(AttentionSpec {
-            pairing: RopePairing::NeoX,
-            qk_norm: QkNorm::Heads,
-            ..attention
-        })),
-        feed_forward: dense.map(FeedForward::Dense),
-        norms: Norms::INPUTS,
-        parallel: false,
-        residual_scale: 1.0,
-        token_input: 0,
-        laurel: 0,
+    let layers = attention.zip(dense).map(|(attention, dense)| {
+        let (pairing, qk_norm) = (RopePairing::NeoX, QkNorm::Heads);
+        let mixer = Mixer::Attention(AttentionSpec { pairing, qk_norm, ..attention });
+        LayerSpec::new(Some(mixer), dense.map(FeedForward::Dense), Norms::INPUTS)
     });
     let layers = layers.collect();
     Ok(sizes.network(keys, layers, vec![rope]))
