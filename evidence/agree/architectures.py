@@ -226,12 +226,15 @@ SPARK = Tiny("spark2_5", "spark2_5", layers=5, head_dim=40, base=5e5, local_base
 MUSE = Tiny("muse-glimmer", "muse-glimmer", layers=5, head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, logit_scale=0.6,
             logit_cap=9.0)
 MINIMAX_M3 = Tiny("minimax-m3", "minimax-m3", head_dim=40, heads=4, base=1e6, tied=False, qk_norm=True, qk_gain=2.0, rope_dims=20, leading=1, shared_ff=88, gating=2,
-                  normed=True, weights_scale=1.7, indexer=(2, 32, 8, 16), **(MOE | dict(layers=3)))
+                  normed=True, weights_scale=1.7, indexer=(2, 32, 16, 16, 1), **(MOE | dict(layers=3)))
 SMALLTHINKER = Tiny("smallthinker", "smallthinker", layers=5, head_dim=40, heads=4, base=1e6, tied=False, gating=1, experts=7, used=3, expert_ff=44)
-DEEPSEEK32 = other(replace(DEEPSEEK2, arch="deepseek32"), "", indexer=(3, 64, 128), scaling=None, log_multiplier=None)
-GLM_DSA = other(replace(DEEPSEEK2, arch="glm-dsa"), "", indexer=(3, 64, 128), scaling=None, log_multiplier=None, gating=None)
-HUNYUAN_VL = replace(HUNYUAN, name="hunyuan_vl", arch="hunyuan_vl", sections=(5, 5, 5, 5))
+DEEPSEEK32 = replace(DEEPSEEK2, name="deepseek32", arch="deepseek32", indexer=(3, 64, 256), scaling=None, log_multiplier=None)
+GLM_DSA = replace(DEEPSEEK32, name="glm-dsa", arch="glm-dsa", gating=None)
+# (llama.cpp has the fourth component of a text's positions 0.)
+HUNYUAN_VL = replace(HUNYUAN, name="hunyuan_vl", arch="hunyuan_vl", sections=(7, 7, 6, 0))
 PADDLEOCR = replace(ERNIE, name="paddleocr", arch="paddleocr", sections=(2, 3, 3, 0))
+RWKV7 = Tiny("rwkv7", "rwkv7", layers=4, tied=False, eps=1e-5, biases=("output_norm",), rwkv=(16, 12, 10, 9, 20))
+ARWKV7 = Tiny("arwkv7", "arwkv7", layers=4, tied=False, rwkv=(32, 12, 10, 9, 0))
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -549,7 +552,7 @@ CASES = [
      {"another base": dict(base=1e3)}),
     (other(BLOOM, "odd sizes", layers=3, embd=90, heads=5, kv_heads=5, head_dim=18, ff=151, vocab=397), {"another norm of embeddings": dict(flipped=("token_embd_norm",))}),
     (SPARK, {"window of 13": dict(window=13), "another local base": dict(local_base=1e3), "as many elements rotated with a window": dict(local_rope=20),
-             "gates of other inputs": dict(flipped=("attn_gate",)), "SiLU": dict(arch="step35", rope_dims=40)}),
+             "gates of other inputs": dict(flipped=("attn_gate",))}),
     (MUSE, {"window of 13": dict(window=13), "logits not scaled": dict(logit_scale=None), "logits not capped": dict(logit_cap=None), "gates of other inputs": dict(flipped=("attn_gate",)),
             "period of 3": dict(pattern=3), "another norm of outputs": dict(flipped=("post_attention_norm",)), "another base": dict(base=1e3)}),
     (MINIMAX_M3, {k: v for k, v in WRONG.items() if k != "sigmoid"}
@@ -559,8 +562,15 @@ CASES = [
     (other(SMALLTHINKER, "windows", window=4096), {"all layers rotated": dict(window=None), "sigmoid": dict(gating=2)}),
     (DEEPSEEK32, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"softmax": dict(gating=1), "another base": dict(base=1e3), "keys the other way round": dict(flipped=("attn_k_b",))}),
     (GLM_DSA, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"softmax": dict(gating=1), "another base": dict(base=1e3), "keys the other way round": dict(flipped=("attn_k_b",))}),
+    (RWKV7, {f"{what} of other inputs": dict(flipped=(f"time_mix_{name}",)) for what, name in
+             (("decays", "w2"), ("rates", "a2"), ("first values", "v2"), ("gates", "g2"), ("shares", "lerp_fused"), ("corrections", "k_k"), ("scales", "k_a"), ("what is past", "r_k"),
+              ("norms", "ln"))} | {"no decays of tokens": dict(zero=("time_mix_w1",)), "shares in channels": dict(flipped=("channel_mix_lerp_k",)),
+             "no channels": dict(zero=("channel_mix_value",))}),
+    (other(RWKV7, "odd sizes", layers=3, embd=144, ff=151, vocab=397, rwkv=(48, 7, 5, 11, 13)), {"decays of other inputs": dict(flipped=("time_mix_w2",))}),
+    (ARWKV7, {"decays of other inputs": dict(flipped=("time_mix_w2",)), "rates of other inputs": dict(flipped=("time_mix_a2",)), "no feed-forward part": dict(zero=("ffn_down",))}),
+    (other(ARWKV7, "gates, odd sizes", layers=3, embd=80, ff=151, vocab=397, rwkv=(16, 7, 5, 11, 13)), {"gates of other inputs": dict(flipped=("time_mix_g2",))}),
     (HUNYUAN_VL, {"normed before they are rotated": dict(arch="qwen3", sections=())}),
-    (PADDLEOCR, {"NeoX rotary": dict(arch="qwen2")}),
+    (PADDLEOCR, {"interleaved rotary": dict(arch="llama", sections=())}),
 ]
 # In capitals a type by the `gguf` package, else a name that `alight quantize` knows.
 SMALLER = [

@@ -43,14 +43,14 @@ LAYOUT = "cmskaf"
 # What the last norm is called, where it is not output_norm.
 LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
-ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_norm", "altup_router", "altup_predict", "altup_correct")
+ALWAYS_F32 = ("ffn_gate_inp", "_lerp_", "conv1d", "shortconv.conv", "ssm_norm", "altup_router", "altup_predict", "altup_correct")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
 FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "qwen", "bailingmoe2", "chatglm", "dbrx", "openelm", "mpt", "bloom", "jais")
 FUSED_UP = ("phi3", "glm4", "chatglm")
 # Whose positions have an embedding each.
 POSITIONED = ("gpt2", "starcoder")
 # Whose norms are LayerNorm.
-LAYER_NORMED = ("phimoe", "starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "orion", "nemotron", "jais2",
+LAYER_NORMED = ("phimoe", "rwkv7", "starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "orion", "nemotron", "jais2",
                 "cohere2moe", "dbrx", "mpt", "bloom", "jais", "olmo")
 # Whose files have the key of LayerNorm's epsilon.
 EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_PART)
@@ -78,7 +78,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
            delta: tuple = (), local: tuple = (), leading: int = 0, layout: str = "", short_conv: int = 0,
            mamba: tuple = (), latent: tuple = (), interleave: int = 0, latent_experts: int = 0, context: int = 0, two_norms: bool = False,
            value_dim: int = 0, per_layer: tuple = (), sinks: tuple = (), gate: str = "", positions: bool = False, kda: tuple = (),
-           indexer: tuple = ()) -> dict[str, tuple]:
+           indexer: tuple = (), rwkv: tuple = ()) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
@@ -124,7 +124,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     if latent:
         layer = latent_attention(layer, embd, heads, *latent) | (token_indexer(embd, latent[0], *indexer[:2]) if indexer else {}) | ({"attn_gate": (heads, embd)} if arch == "bailingmoe3" else {})
     out = {"token_embd.weight": (vocab, embd)} | ({"position_embd.weight": (context, embd)} if arch in POSITIONED or positions else {})
-    out |= {"token_embd_norm.weight": (embd,), "token_embd_norm.bias": (embd,)} if arch == "bloom" else {}
+    out |= {"token_embd_norm.weight": (embd,), "token_embd_norm.bias": (embd,)} if arch in ("bloom", "rwkv7") else {}
     for i in range(layers):
         here = layer | (dense if i < leading or interleave and (i + 1) % interleave else feed_forward) | after
         if local:
@@ -147,11 +147,13 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
             here = {"attn_norm": (embd,)} | (mamba2(embd, *mamba) if arch == "mamba2" else mamba1(arch, embd, *mamba))
         if arch in ONE_PART:
             here = one_part(here, feed_forward, layout[i])
+        if rwkv:
+            here = rwkv7(arch, i, embd, ff, *rwkv)
         if arch == "minimax-m3" and "ffn_gate_inp" in here:
             count, length = indexer[:2]
             here = here | {"indexer.q_proj": (count * length, embd), "indexer.k_proj": (length, embd), "indexer.q_norm": (length,), "indexer.k_norm": (length,)}
         for name, shape in here.items():
-            if name in WHOLE or (arch, name) in UNSUFFIXED:
+            if name in WHOLE or name.endswith(".bias") or (arch, name) in UNSUFFIXED:
                 out[f"blk.{i}.{name}"] = shape[:-1] if name in ONLY_BIASES else shape
                 continue
             if name not in ONLY_BIASES:
@@ -246,6 +248,22 @@ def token_indexer(embd: int, rank: int, heads: int, length: int) -> dict[str, tu
     """What chooses the tokens that a token sees, in long texts."""
     return {"indexer.attn_q_b": (heads * length, rank), "indexer.attn_k": (length, embd), "indexer.k_norm": (length,), "indexer.k_norm.bias": (length,),
             "indexer.proj": (heads, embd)}
+
+
+def rwkv7(arch: str, i: int, embd: int, ff: int, _dim: int, decay: int, rate: int, share: int, gate: int) -> dict[str, tuple]:
+    """A layer of RWKV-7: the length of heads, and the widths between the two projections for decays, rates, shares of the first values, and gates (0: none)."""
+    alone = arch == "rwkv7"
+    vector, matrix = (embd,), (embd, embd)
+    layer = {"attn_norm": vector} | ({"attn_norm.bias": vector, "attn_norm_2": vector, "attn_norm_2.bias": vector} if alone else {})
+    for letter, rank in (("w", decay), ("a", rate), ("v", share if i else rate), ("g", gate)):
+        if rank:
+            layer |= {f"time_mix_{letter}0": vector} if letter != "g" else {}
+            layer |= {f"time_mix_{letter}1": (rank, embd), f"time_mix_{letter}2": (embd, rank)}
+    layer |= {"time_mix_lerp_fused": (6 if gate else 5, 1, 1, embd)} | dict.fromkeys(("time_mix_k_k", "time_mix_k_a", "time_mix_r_k"), vector)
+    layer |= dict.fromkeys(("time_mix_key", "time_mix_value", "time_mix_receptance", "time_mix_output"), matrix)
+    if not alone:
+        return layer | {"ffn_norm": vector, "ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
+    return layer | {"time_mix_ln": vector, "time_mix_ln.bias": vector, "channel_mix_lerp_k": (1, 1, embd), "channel_mix_key": (ff, embd), "channel_mix_value": (embd, ff)}
 
 
 def mamba1(arch: str, embd: int, channels: int, length: int, rank: int, taps: int) -> dict[str, tuple]:

@@ -71,6 +71,8 @@ class Tiny:
     mamba_normed: bool = False
     # Of what chooses the positions that a token sees: its heads, their length, how many are chosen[, of how many positions each].
     indexer: tuple = ()
+    # Of RWKV-7 what `networks.rwkv7` takes, from the length of heads on.
+    rwkv: tuple = ()
     # Whether queries and keys are rotated, where the file says it.
     rotated: bool = True
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
@@ -162,7 +164,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
     more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context", "two_norms",
-            "value_dim", "per_layer", "sinks", "gate", "positions", "kda", "indexer")
+            "value_dim", "per_layer", "sinks", "gate", "positions", "kda", "indexer", "rwkv")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
@@ -185,6 +187,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) * 2.0
         elif what == "ssm_d":
             weights = random.uniform(0.4, 1.6, shape)
+        elif "_lerp_" in part:
+            weights = random.uniform(0.0, 1.0, shape)
         elif part == "position_embd":
             weights = random.standard_normal(shape) * 0.5
         elif len(shape) == 1 or part.endswith("_norm"):
@@ -254,8 +258,16 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     elif m.mamba:
         add_mamba(w, *m.mamba)
         w.add_rope_scaling_finetuned(m.rotated)
-    for name, value in zip(("head_count", "key_length", "top_k", "block_size"), m.indexer):
+    for name, value in zip(("head_count", "key_length", "top_k", "block_size", "local_blocks"), m.indexer):
         w.add_uint32(f"{m.arch}.attention.indexer.{name}", value)
+    if m.rwkv:
+        dim, decay, rate, share, gate = m.rwkv
+        w.add_wkv_head_size(dim)
+        w.add_decay_lora_rank(decay)
+        w.add_iclr_lora_rank(rate)
+        w.add_value_residual_mix_lora_rank(share)
+        w.add_gate_lora_rank(gate)
+        w.add_token_shift_count(2 if m.arch == "rwkv7" else 1)
     if m.kda:
         dim, taps, *bound = m.kda
         w.add_uint32(f"{m.arch}.kda.head_dim", dim)
@@ -392,6 +404,11 @@ def add_vocabulary(w: gguf.GGUFWriter, m: Tiny) -> None:
         vocabularies.add_tokenizer(w, "llama", "default", tokens, types, scores=scores, bos=1, eos=2, unk=0)
         w.add_add_space_prefix(False)
         return
+    if m.arch == "rwkv7":
+        tokens, types = vocabularies.rwkv_vocabulary(m.vocab, rng)
+        vocabularies.add_tokenizer(w, "rwkv", "default", tokens, types, bos=None, eos=None, add_bos=False)
+        w.add_eot_token_id(tokens.index("z"))
+        return
     tokens, types, merges = vocabularies.bpe_vocabulary(m.vocab, rng)
     bos, eos = (tokens.index(token) for token in ("<|begin_of_text|>", "<|eot_id|>"))
     vocabularies.add_tokenizer(w, "gpt2", "qwen2", tokens, types, merges=merges, bos=bos, eos=eos)
@@ -401,6 +418,8 @@ def ends(m: Tiny) -> set[int]:
     """The tokens at which an answer ends."""
     if m.arch in GEMMAS:
         return {2}
+    if m.arch == "rwkv7":
+        return {1 + ord("z")}
     tokens, _, _ = vocabularies.bpe_vocabulary(m.vocab, np.random.default_rng(0))
     return {tokens.index("<|eot_id|>"), tokens.index("<|end_of_text|>")}
 
@@ -410,6 +429,8 @@ def plain(m: Tiny) -> int:
     if m.arch in GEMMAS:
         tokens, _, _ = vocabularies.spm_vocabulary(m.vocab, np.random.default_rng(0))
         return tokens.index("a")
+    if m.arch == "rwkv7":
+        return 1 + ord("a")
     return vocabularies.byte_alphabet().index("a")
 
 

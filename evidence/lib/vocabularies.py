@@ -145,7 +145,16 @@ def spm_vocabulary(size: int, rng):
     return tokens, scores, types
 
 
-def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, scores=None, merges=None, bos: int, eos: int,
+def rwkv_vocabulary(size: int, rng):
+    """Tokens and types of RWKV's vocabulary, as its files have them: a token that is none of a text, all bytes, and pieces of words, as Python writes bytes."""
+    letters = [chr(c) for c in range(0x20, 0x7F)]
+    pieces = grow(size - 257, letters, rng, " ", 14)
+    spelled = [bytes([b]) for b in range(256)] + [piece.encode() for piece, _, _ in pieces]
+    types = [gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * len(spelled)
+    return ["<s>"] + [repr(token)[2:-1] for token in spelled], types
+
+
+def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, scores=None, merges=None, bos: int | None, eos: int | None,
                   unk: int | None = None, add_bos: bool = True) -> None:
     """The keys of a tokenizer, which begins with `bos` unless `add_bos` is false."""
     w.add_tokenizer_model(model)
@@ -156,8 +165,10 @@ def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, sc
         w.add_token_scores(scores)
     if merges is not None:
         w.add_token_merges(merges)
-    w.add_bos_token_id(bos)
-    w.add_eos_token_id(eos)
+    if bos is not None:
+        w.add_bos_token_id(bos)
+    if eos is not None:
+        w.add_eos_token_id(eos)
     if unk is not None:
         w.add_unk_token_id(unk)
     w.add_add_bos_token(add_bos)

@@ -206,6 +206,8 @@ pub enum Recurrence {
     Mamba([usize; 3]),
     /// Of Kimi delta attention the length of a head.
     Kda(usize),
+    /// Of RWKV-7 the length of a head.
+    Rwkv7(usize),
 }
 
 /// Of Gemma 3n: how many layers have no keys and values of their own, and how many numbers a layer takes from a token.
@@ -452,12 +454,24 @@ impl Spec {
         Spec { arch: "kimi-linear", layers: 5, latent, scaling, recurrent, seed: 31, ..spec }
     }
 
+    /// Layers of RWKV-7, whose feed-forward parts have states, too.
+    pub fn rwkv7() -> Spec {
+        let recurrent = Some((Recurrence::Rwkv7(16), usize::MAX));
+        Spec { arch: "rwkv7", recurrent, tied: false, seed: 32, ..Spec::llama() }
+    }
+
     /// One of each kind of recurrent layers, and those of one part each.
-    pub fn recurrent() -> [Spec; 8] {
+    pub fn recurrent() -> [Spec; 9] {
         let [nemotron_h, nemotron_h_moe] = [Spec::nemotron_h(), Spec::nemotron_h_moe()];
         let [falcon_h1, jamba, kimi] = [Spec::falcon_h1(), Spec::jamba(), Spec::kimi_linear()];
         let [qwen35, lfm2, granite] = [Spec::qwen35(), Spec::lfm2(), Spec::granitehybrid()];
-        [qwen35, lfm2, granite, nemotron_h, nemotron_h_moe, falcon_h1, jamba, kimi]
+        let rwkv7 = Spec::rwkv7();
+        [qwen35, lfm2, granite, nemotron_h, nemotron_h_moe, falcon_h1, jamba, kimi, rwkv7]
+    }
+
+    /// Experts that are chosen before attention.
+    pub fn smallthinker() -> Spec {
+        Spec { arch: "smallthinker", moe: Spec::qwen3moe().moe, seed: 45, ..Spec::llama() }
     }
 
     /// Positions by biases of scores alone.
@@ -588,6 +602,10 @@ impl Spec {
                 add("nextn.shared_head_norm.weight", &[self.embd]);
             }
             add("attn_norm.weight", &[self.embd]);
+            if let Some((Recurrence::Rwkv7(_), _)) = self.recurrent {
+                self.rwkv7_layer(l, &mut add);
+                continue;
+            }
             if self.letter(l) == Some('f') {
                 self.feed_forward(l, &mut add);
                 continue;
@@ -711,6 +729,11 @@ impl Spec {
         if !self.tied {
             all.push(("output.weight".to_owned(), vec![self.embd, self.vocab]));
         }
+        if self.arch == "rwkv7" {
+            for name in ["token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias"] {
+                all.push((name.to_owned(), vec![self.embd]));
+            }
+        }
         if self.biases {
             all.push(("output.bias".to_owned(), vec![self.vocab]));
         }
@@ -816,6 +839,7 @@ impl Spec {
                 add("ssm_d", &[channels]);
                 add("ssm_out.weight", &[channels, embd]);
             }
+            Recurrence::Rwkv7(_) => unreachable!("its layers have their own tensors"),
             Recurrence::Kda(dim) => {
                 let inner = self.heads * dim;
                 for name in ["q", "k", "v"] {
@@ -833,6 +857,35 @@ impl Spec {
                 add("attn_output.weight", &[inner, embd]);
             }
         }
+    }
+
+    /// The tensors of a layer of RWKV-7 after the first.
+    fn rwkv7_layer(&self, layer: usize, add: &mut impl FnMut(&str, &[usize])) {
+        let (e, ff) = (self.embd, self.ff);
+        for name in ["attn_norm.bias", "attn_norm_2.weight", "attn_norm_2.bias"] {
+            add(name, &[e]);
+        }
+        for (letter, rank) in [("w", 8), ("a", 12), ("v", 4), ("g", 20)] {
+            if letter == "v" && layer == 0 {
+                continue;
+            }
+            if letter != "g" {
+                add(&format!("time_mix_{letter}0.weight"), &[e]);
+            }
+            add(&format!("time_mix_{letter}1.weight"), &[e, rank]);
+            add(&format!("time_mix_{letter}2.weight"), &[rank, e]);
+        }
+        add("time_mix_lerp_fused.weight", &[6 * e]);
+        for name in ["k_k", "k_a", "r_k", "ln"] {
+            add(&format!("time_mix_{name}.weight"), &[e]);
+        }
+        add("time_mix_ln.bias", &[e]);
+        for name in ["receptance", "key", "value", "output"] {
+            add(&format!("time_mix_{name}.weight"), &[e, e]);
+        }
+        add("channel_mix_lerp_k.weight", &[e]);
+        add("channel_mix_key.weight", &[e, ff]);
+        add("channel_mix_value.weight", &[ff, e]);
     }
 
     /// The keys of recurrent layers, and of which layers they are.
@@ -860,6 +913,7 @@ impl Spec {
                 all
             }
             Recurrence::Kda(dim) => vec![("ssm.conv_kernel", TAPS), ("kda.head_dim", dim)],
+            Recurrence::Rwkv7(dim) => vec![("wkv.head_size", dim)],
         };
         for (name, value) in keys {
             if skip != name {

@@ -8,6 +8,7 @@ pub(crate) mod alt_up;
 pub(crate) mod attention;
 pub(crate) mod batch;
 pub(crate) mod buffers;
+pub(crate) mod channel_mix;
 pub(crate) mod compute;
 mod convolution;
 pub(crate) mod delta_net;
@@ -22,10 +23,12 @@ pub(crate) mod mamba;
 pub(crate) mod mamba2;
 pub(crate) mod projection;
 pub(crate) mod routing;
+pub(crate) mod rwkv;
 pub(crate) mod score_bias;
 pub(crate) mod short_conv;
 pub(crate) mod step;
 pub(crate) mod token_input;
+mod token_shift;
 pub(crate) mod two_mixers;
 
 use std::fmt::Debug;
@@ -36,6 +39,7 @@ use alight_kernels::{Isa, vec};
 
 use self::attention::AttentionSpec;
 use self::buffers::WorkSize;
+use self::channel_mix::ChannelMixSpec;
 use self::delta_net::DeltaNetSpec;
 use self::dense::DenseSpec;
 use self::dense_and_experts::DenseAndExpertsSpec;
@@ -46,6 +50,7 @@ use self::latent_experts::LatentExpertsSpec;
 use self::mamba::MambaSpec;
 use self::mamba2::Mamba2Spec;
 use self::projection::ProjectionSpec;
+use self::rwkv::Rwkv7Spec;
 use self::short_conv::ShortConvSpec;
 use self::step::Step;
 use self::two_mixers::TwoMixersSpec;
@@ -69,6 +74,8 @@ pub enum Mixer {
     Mamba(MambaSpec),
     /// Kimi delta attention, which carries a state from token to token.
     Kda(KdaSpec),
+    /// The mixer of RWKV-7, which carries a state from token to token.
+    Rwkv7(Rwkv7Spec),
     /// Attention and Mamba-2 next to each other.
     Two(Box<TwoMixersSpec>),
     /// A projection, which looks at no other position.
@@ -97,6 +104,8 @@ pub enum FeedForward {
     LatentExperts(LatentExpertsSpec),
     /// A dense part and a mixture of experts, next to each other.
     Both(DenseAndExpertsSpec),
+    /// RWKV's, which sees the token before.
+    ChannelMix(ChannelMixSpec),
 }
 
 impl From<DenseSpec> for FeedForward {
@@ -229,6 +238,11 @@ pub(crate) trait MixerSpec: PartSpec {
         None
     }
 
+    /// Returns the elements of a row that it leaves in the buffer `streams` for the same part of later layers.
+    fn carried(&self) -> usize {
+        0
+    }
+
     /// Returns true if it stores data that later tokens need.
     fn fills_cache(&self) -> bool {
         self.kv_shape().is_some() || self.state_len() > 0
@@ -259,6 +273,7 @@ impl Mixer {
             Mixer::Mamba2(spec) => spec,
             Mixer::Mamba(spec) => spec,
             Mixer::Kda(spec) => spec,
+            Mixer::Rwkv7(spec) => spec,
             Mixer::Two(spec) => &**spec,
             Mixer::Projection(spec) => spec,
         }
@@ -273,6 +288,7 @@ impl FeedForward {
             FeedForward::Experts(spec) => spec,
             FeedForward::LatentExperts(spec) => spec,
             FeedForward::Both(spec) => spec,
+            FeedForward::ChannelMix(spec) => spec,
         }
     }
 }

@@ -22,6 +22,7 @@ pub use crate::parts::attention::{
     AttentionSpec, GateFunction, Mask, OutputGate, QkNorm, Temperature,
 };
 use crate::parts::buffers::WorkSize;
+pub use crate::parts::channel_mix::ChannelMixSpec;
 pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices, Xielu};
 pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
@@ -33,6 +34,7 @@ pub use crate::parts::mamba::{MambaNorms, MambaSpec};
 pub use crate::parts::mamba2::Mamba2Spec;
 pub use crate::parts::projection::ProjectionSpec;
 pub use crate::parts::routing::{Gating, Routing};
+pub use crate::parts::rwkv::Rwkv7Spec;
 pub use crate::parts::score_bias::ScoreBias;
 pub use crate::parts::short_conv::ShortConvSpec;
 pub use crate::parts::two_mixers::TwoMixersSpec;

@@ -79,6 +79,7 @@ mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
+mod rwkv7;
 mod seed_oss;
 mod smallthinker;
 mod smollm3;
@@ -93,7 +94,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 118] = [
+const ALL: [&Architecture; 120] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -212,6 +213,8 @@ const ALL: [&Architecture; 118] = [
     &deepseek2::GLM_DSA,
     &hunyuan_dense::VL,
     &ernie4_5::PADDLE,
+    &rwkv7::ARCHITECTURE,
+    &rwkv7::IN_QWEN,
 ];
 
 /// A family of networks.
