@@ -180,6 +180,61 @@ EXAONEMOE = Tiny("exaone-moe", "exaone-moe", layers=5, head_dim=40, heads=4, bas
                  shared_ff=72, gating=2, normed=True, weights_scale=1.7, experts=7, used=3, expert_ff=44)
 MELLUM = Tiny("mellum", "mellum", layers=5, head_dim=40, heads=4, base=1e5, qk_norm=True, tied=False, window=12, scaling=("yarn", 4.0, 64), experts=7, used=3,
               expert_ff=44)
+HYV3 = Tiny("hy_v3", "hy_v3", head_dim=40, heads=4, base=1e6, tied=False, qk_norm=True, qk_gain=2.0, leading=1, shared_ff=44, normed=True, weights_scale=1.7,
+            **(MOE | dict(layers=3)))
+GRANITESWA = Tiny("granite_swa", "granite_swa", layers=5, head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False, scales=SCALES, window=12,
+                  pattern=[True, True, False, True, True], rope_pattern=(True, False, True, True, True))
+LAGUNA = Tiny("laguna", "laguna", layers=5, head_dim=40, base=5e5, local_base=1e4, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, leading=1,
+              per_layer=((4, 2, 160),) + ((6, 2, 160),) * 3 + ((4, 2, 160),), rope_dims=20, local_rope=40, scaling=("yarn", 8.0, 32), gate="head",
+              shared_ff=72, normed=True, weights_scale=1.7, experts=7, used=3, expert_ff=44)
+NONE5, SOME5 = (0.0,) * 5, (0.0, 0.4, 0.0, 0.3, 0.5)
+STEP35 = Tiny("step35", "step35", layers=5, head_dim=40, base=5e5, local_base=1e4, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, leading=1,
+              pattern=[True, True, False, True, False], per_layer=((4, 2, 160), (6, 2, 160), (4, 2, 160), (6, 3, 160), (4, 2, 160)), rope_dims=40, factors=True,
+              shared_ff=72, normed=True, weights_scale=1.7, limits=(SOME5, SOME5[::-1]), experts=7, used=3, expert_ff=44)
+MIMO2 = Tiny("mimo2", "mimo2", layers=5, head_dim=40, value_dim=24, base=5e5, local_base=1e4, eps=1e-5, tied=False, window=12, leading=1, rope_dims=20,
+             pattern=[False, True, True, False, True], sinks=(False, True, True, False, True), value_scale=0.7,
+             per_layer=((4, 2, 160), (6, 3, 160), (6, 3, 160), (4, 1, 160), (4, 2, 160)), experts=7, used=3, expert_ff=44)
+APERTUS = Tiny("apertus", "apertus", head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, factors=True,
+               xielu=((0.8, 0.3, 1.2, 0.5), (0.4, 0.9, 0.2, 0.7), (0.5, 0.4, 0.6, 0.5), (-1e-6,) * 4))
+COHERE2MOE = Tiny("cohere2moe", "cohere2moe", layers=6, head_dim=24, heads=4, base=1e4, eps=1e-5, logit_scale=0.6, window=12, vocab=397, leading=1, shared_ff=88,
+                  normed=True, experts=7, used=3, expert_ff=44)
+MAPLE = Tiny("maple", "maple", layers=5, head_dim=40, heads=4, base=1e5, qk_norm=True, tied=False, window=12, pattern=[True, False, True, True, False],
+             limits=(SOME5, NONE5), experts=7, used=3, expert_ff=44)
+OLMO = Tiny("olmo", "olmo", kv_heads=6, base=1e4, eps=1e-5, clamp=0.9)
+DBRX = Tiny("dbrx", "dbrx", base=5e5, eps=1e-5, tied=False, clamp=0.9, ff=44, **MOE)
+BITNET = Tiny("bitnet", "bitnet", base=5e5, eps=1e-5)
+DECI = Tiny("deci", "deci", layers=7, embd=96, base=5e5, eps=1e-5, tied=False,
+            per_layer=((6, 2, 160), (6, 0, 100), (0, 0, 60), (6, 3, 160), (0, 0, 44), (6, 6, 120), (6, 1, 90)))
+OPENELM = Tiny("openelm", "openelm", head_dim=24, base=1e4, qk_norm=True, qk_gain=2.0, per_layer=((3, 1, 100), (6, 2, 130), (6, 3, 160), (9, 3, 90)))
+MINICPM3 = Tiny("minicpm3", "minicpm3", heads=5, kv_heads=5, head_dim=12, base=1e4, eps=1e-5, latent=(28, 40, 24, 12, 20, True), long_context=(32, 1.2), logit_gain=1.0)
+PLM = Tiny("plm", "plm", heads=4, kv_heads=4, base=1e5, latent=(0, 40, 24, 12, 20, True))
+MPT = Tiny("mpt", "mpt", heads=6, kv_heads=6, eps=1e-5, context=256, alibi=True, clamp=2.0)
+BLOOM = Tiny("bloom", "bloom", heads=6, kv_heads=6, eps=1e-5, context=256, biases=FUSED)
+JAIS = Tiny("jais", "jais", heads=6, kv_heads=6, eps=1e-5, context=256, tied=False, alibi=True, qk_gain=3.0, biases=(*FUSED, "ffn_gate"))
+REFACT = Tiny("refact", "refact", kv_heads=1, tied=False, context=256)
+# (Where the number of layers is that of neither size, llama.cpp does not rotate.)
+BAICHUAN = Tiny("baichuan", "baichuan", layers=32, embd=64, ff=64, heads=4, kv_heads=4, logit_gain=0.7, tied=False)
+FALCONH1 = Tiny("falcon-h1", "falcon-h1", head_dim=24, heads=4, base=1e11, eps=1e-5, tied=False, mamba=(6, 2, 32, 20, 4), qk_gain=2.0)
+MAMBA = Tiny("mamba", "mamba", layers=5, tied=False, layout="sssss", mamba=(192, 12, 10, 4))
+JAMBA = Tiny("jamba", "jamba", layers=5, tied=False, layout="ssass", mamba=(192, 12, 10, 4), ff=44, qk_gain=3.0, experts=7, used=3, expert_ff=44, leading=1)
+KIMI = Tiny("kimi-linear", "kimi-linear", heads=5, kv_heads=1, tied=False, layout="kkak", latent=(0, 40, 24, 12, 20, False), kda=(32, 4), leading=1, shared_ff=88,
+            gating=2, normed=True, weights_scale=1.7, **(MOE | dict(layers=4)))
+BAILING3 = Tiny("bailingmoe3", "bailingmoe3", heads=5, kv_heads=1, base=1e5, tied=False, layout="kkak", latent=(28, 40, 24, 12, 20, False), kda=(32, 4, -3.0), leading=1,
+                shared_ff=88, gating=2, normed=True, weights_scale=1.7, limits=((0.0, 0.3, 0.0, 0.4), (0.4, 0.0, 0.3, 0.3)), **(MOE | dict(layers=4)))
+SPARK = Tiny("spark2_5", "spark2_5", layers=5, head_dim=40, base=5e5, local_base=1e4, eps=1e-5, window=12, rope_dims=20, local_rope=40,
+             pattern=[True, True, False, True, False], per_layer=((4, 2, 160), (6, 2, 160), (4, 2, 160), (6, 3, 160), (4, 1, 160)))
+MUSE = Tiny("muse-glimmer", "muse-glimmer", layers=5, head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, logit_scale=0.6,
+            logit_cap=9.0)
+MINIMAX_M3 = Tiny("minimax-m3", "minimax-m3", head_dim=40, heads=4, base=1e6, tied=False, qk_norm=True, qk_gain=2.0, rope_dims=20, leading=1, shared_ff=88, gating=2,
+                  normed=True, weights_scale=1.7, indexer=(2, 32, 16, 16, 1), **(MOE | dict(layers=3)))
+SMALLTHINKER = Tiny("smallthinker", "smallthinker", layers=5, head_dim=40, heads=4, base=1e6, tied=False, gating=1, experts=7, used=3, expert_ff=44)
+DEEPSEEK32 = replace(DEEPSEEK2, name="deepseek32", arch="deepseek32", indexer=(3, 64, 256), scaling=None, log_multiplier=None)
+GLM_DSA = replace(DEEPSEEK32, name="glm-dsa", arch="glm-dsa", gating=None)
+# (llama.cpp has the fourth component of a text's positions 0.)
+HUNYUAN_VL = replace(HUNYUAN, name="hunyuan_vl", arch="hunyuan_vl", sections=(7, 7, 6, 0))
+PADDLEOCR = replace(ERNIE, name="paddleocr", arch="paddleocr", sections=(2, 3, 3, 0))
+RWKV7 = Tiny("rwkv7", "rwkv7", layers=4, tied=False, eps=1e-5, biases=("output_norm",), rwkv=(16, 12, 10, 9, 20))
+ARWKV7 = Tiny("arwkv7", "arwkv7", layers=4, tied=False, rwkv=(32, 12, 10, 9, 0))
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -418,6 +473,104 @@ CASES = [
      | {"softmax": dict(gating=1), "no scale": dict(weights_scale=None), "window of 13": dict(window=13), "another base": dict(base=1e3),
         "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
     (MELLUM, WRONG | {"window of 13": dict(window=13), "not scaled": dict(scaling=None), "period of 3": dict(pattern=3)}),
+    (HYV3, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (GRANITESWA, {"no sinks": dict(zero=("attn_sinks",)), "window of 13": dict(window=13), "other layers with windows": dict(pattern=[True, False, True, True, True]),
+                  "other layers rotated": dict(rope_pattern=(True, True, False, True, True)), "another base": dict(base=1e3)}),
+    (other(GRANITESWA, "experts", layers=2, pattern=[False, True], rope_pattern=(), ff=44, experts=7, used=3, expert_ff=44), WRONG),
+    (LAGUNA, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "window of 13": dict(window=13), "another local base": dict(local_base=1e3),
+        "as many elements rotated with a window": dict(local_rope=20), "not scaled": dict(scaling=None), "gates of other inputs": dict(flipped=("attn_gate",)),
+        "the last layer of a period without a window": dict(pattern=[True, True, True, False, True]), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (other(LAGUNA, "elements gated, no window", layers=3, window=None, per_layer=((4, 2, 160),) * 3, gate="element", scaling=None, local_rope=None, local_base=None),
+     {"gates of other inputs": dict(flipped=("attn_gate",)), "another base": dict(base=1e3)}),
+    (STEP35, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "window of 13": dict(window=13), "another local base": dict(local_base=1e3), "no factors": dict(factors=False),
+        "gates of other inputs": dict(flipped=("attn_gate",)), "experts not limited": dict(limits=(NONE5, SOME5[::-1])),
+        "shared experts not limited": dict(limits=(SOME5, NONE5)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (MIMO2, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"window of 13": dict(window=13), "another local base": dict(local_base=1e3), "no sinks": dict(zero=("attn_sinks",)),
+        "values not scaled": dict(value_scale=None), "whole heads rotated": dict(rope_dims=40), "no bias of the choice": dict(zero=("exp_probs_b",))}),
+    (APERTUS, {"alphas of other layers": dict(xielu=(APERTUS.xielu[0][::-1], *APERTUS.xielu[1:])),
+               "alphas of other signs": dict(xielu=(APERTUS.xielu[1], APERTUS.xielu[0], *APERTUS.xielu[2:])),
+               "another beta": dict(xielu=(*APERTUS.xielu[:2], (0.5,) * 4, APERTUS.xielu[3])), "no factors": dict(factors=False), "another base": dict(base=1e3)}),
+    (COHERE2MOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "logits not scaled": dict(logit_scale=None), "window of 13": dict(window=13), "period of 3": dict(pattern=3),
+        "weights not normalised": dict(normed=False), "no shared network": dict(zero=("ffn_down_shexp",)), "another base": dict(base=1e3)}),
+    (MAPLE, WRONG | {"window of 13": dict(window=13), "not limited": dict(limits=(NONE5, NONE5)), "another base": dict(base=1e3)}),
+    (OLMO, {"not clamped": dict(clamp=None), "another clamp": dict(clamp=0.8), "another base": dict(base=1e3)}),
+    (DBRX, WRONG | {"not clamped": dict(clamp=None), "another base": dict(base=1e3)}),
+    (BITNET, {"another norm of heads": dict(flipped=("attn_sub_norm",)), "another norm inside": dict(flipped=("ffn_sub_norm",)), "another base": dict(base=1e3)}),
+    (DECI, {"another base": dict(base=1e3), "other projections": dict(flipped=("attn_output",))}),
+    (OPENELM, {"another base": dict(base=1e3), "another norm of queries": dict(flipped=("attn_q_norm",))}),
+    (MINICPM3, {"factors of short sequences": dict(long_context=(2048, 1.2)), "another magnitude": dict(long_context=(32, 1.0)),
+                "latent rows the other way round": dict(flipped=("attn_kv_b",)), "another base": dict(base=1e3)}),
+    (PLM, {"latent rows the other way round": dict(flipped=("attn_kv_b",)), "another base": dict(base=1e3)}),
+    (MPT, {"no biases of scores": dict(alibi=False), "another clamp": dict(clamp=1.0), "other heads": dict(flipped=("attn_output",))}),
+    (other(MPT, "positions, biases", alibi=False, positions=True, clamp=None, biases=FUSED),
+     {"no positions": dict(zero=("position_embd",))}
+     | {f"none of {b}": dict(biases=tuple(a for a in FUSED if a != b)) for b in FUSED}),
+    (BLOOM, {f"none of {b}": dict(biases=tuple(a for a in FUSED if a != b)) for b in FUSED}
+     | {"another norm of embeddings": dict(flipped=("token_embd_norm",)), "no slopes": dict(arch="gptneox", rope_dims=2, parallel=False, base=1e9)}),
+    (JAIS, {f"none of {b}": dict(biases=tuple(a for a in JAIS.biases if a != b)) for b in JAIS.biases}),
+    (REFACT, {"no slopes": dict(arch="llama")}),
+    (other(REFACT, "heads that are no power of two", heads=12, head_dim=8, kv_heads=4), {"no slopes": dict(arch="llama")}),
+    (BAICHUAN, {"NeoX rotary": dict(arch="exaone")}),
+    (other(BAICHUAN, "13B's layers", layers=40, context=256), {"rotated": dict(arch="llama")}),
+    (FALCONH1, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)), "nothing past the states": dict(zero=("ssm_d",)),
+                "norms reversed": dict(flipped=("ssm_norm",)), "another base": dict(base=1e4), "no attention": dict(zero=("attn_output",)),
+                "no state space": dict(zero=("ssm_out",))}),
+    (MAMBA, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)), "nothing past the states": dict(zero=("ssm_d",)),
+             "decays of other elements": dict(flipped=("ssm_a",)), "no bias of steps": dict(zero=("ssm_dt.bias",)), "steps, keys and queries normed": dict(mamba_normed=True)}),
+    (other(MAMBA, "normed, odd sizes", embd=72, vocab=397, mamba=(144, 4, 7, 3), layout="ssss", layers=4, mamba_normed=True), {"not normed": dict(mamba_normed=False)}),
+    (JAMBA, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)),
+             "another norm of steps": dict(flipped=("ssm_dt_norm",)), "another norm of keys": dict(flipped=("ssm_b_norm",)),
+             "another norm of queries": dict(flipped=("ssm_c_norm",)), "no attention": dict(zero=("attn_output",))}),
+    (KIMI, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"the convolution backwards": dict(flipped=("ssm_conv1d_k",)), "no decays": dict(zero=("ssm_a",)),
+            "no bias of decays": dict(zero=("ssm_dt.bias",)), "rates of 1/2": dict(zero=("ssm_beta",)), "decays of other inputs": dict(flipped=("ssm_f_b",)),
+            "gates of other inputs": dict(flipped=("ssm_g_b",)), "another norm of outputs": dict(flipped=("ssm_norm",)), "no shared network": dict(zero=("ffn_down_shexp",)),
+            "keys the other way round": dict(flipped=("attn_k_b",))}),
+    (BAILING3, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"the convolution backwards": dict(flipped=("ssm_conv1d_q",)), "another bound": dict(kda=(32, 4, -2.0)),
+                "rates of 1/2": dict(zero=("ssm_beta",)), "gates of heads of 1/2": dict(zero=("attn_gate",)), "experts not limited": dict(limits=((0.0,) * 4, (0.4, 0.0, 0.3, 0.3))),
+                "shared networks not limited": dict(limits=((0.0, 0.3, 0.0, 0.4), (0.0,) * 4)), "another base": dict(base=1e3), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (other(FALCONH1, "odd sizes", embd=72, heads=3, kv_heads=1, head_dim=30, ff=37, vocab=397, layers=3, base=1e4, mamba=(3, 1, 48, 12, 3)),
+     {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "another base": dict(base=1e3)}),
+    (other(JAMBA, "dense, odd sizes", embd=72, heads=3, kv_heads=1, head_dim=24, ff=37, vocab=397, layers=4, layout="sasa", mamba=(144, 8, 5, 3), experts=0, leading=0, qk_gain=1.0),
+     {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no attention": dict(zero=("attn_output",))}),
+    (other(KIMI, "odd sizes", embd=90, heads=3, latent=(0, 36, 18, 10, 14, False), kda=(16, 3), layout="kakk", expert_ff=37, shared_ff=37, experts=5, used=5, vocab=397),
+     {"four experts": dict(used=4), "the convolution backwards": dict(flipped=("ssm_conv1d_v",))}),
+    (other(BAILING3, "odd sizes, groups", embd=90, heads=3, latent=(0, 36, 18, 10, 14, False), kda=(48, 3, -5.0), layout="kaka", expert_ff=37, shared_ff=37, experts=8, groups=(4, 2),
+           limits=(), vocab=397), {"no groups": dict(groups=None), "the convolution backwards": dict(flipped=("ssm_conv1d_v",))}),
+    (other(LAGUNA, "odd sizes", layers=3, embd=90, head_dim=30, rope_dims=14, local_rope=30, per_layer=((3, 1, 151), (5, 1, 151), (6, 3, 151)), expert_ff=37, shared_ff=41,
+           experts=5, used=5, vocab=397), {"four experts": dict(used=4), "window of 11": dict(window=11)}),
+    (other(MIMO2, "odd sizes", layers=3, embd=90, head_dim=30, value_dim=22, rope_dims=14, pattern=[True, False, True], sinks=(True, False, False), value_scale=None,
+           per_layer=((3, 1, 151), (5, 1, 151), (6, 3, 151)), expert_ff=37, experts=5, used=5, vocab=397), {"four experts": dict(used=4), "window of 11": dict(window=11)}),
+    (other(STEP35, "odd sizes, no gates", arch="step35", layers=3, embd=90, head_dim=30, rope_dims=28, factors=False, pattern=[True, False, True], limits=(), gate="none",
+           per_layer=((3, 1, 151), (5, 1, 151), (6, 3, 151)), expert_ff=37, shared_ff=41, experts=5, used=5, vocab=397), {"four experts": dict(used=4), "window of 11": dict(window=11)}),
+    (other(APERTUS, "odd sizes", layers=3, embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397, factors=False, xielu=tuple(x[:3] for x in APERTUS.xielu)),
+     {"another base": dict(base=1e3)}),
+    (other(BLOOM, "odd sizes", layers=3, embd=90, heads=5, kv_heads=5, head_dim=18, ff=151, vocab=397), {"another norm of embeddings": dict(flipped=("token_embd_norm",))}),
+    (SPARK, {"window of 13": dict(window=13), "another local base": dict(local_base=1e3), "as many elements rotated with a window": dict(local_rope=20),
+             "gates of other inputs": dict(flipped=("attn_gate",))}),
+    (MUSE, {"window of 13": dict(window=13), "logits not scaled": dict(logit_scale=None), "logits not capped": dict(logit_cap=None), "gates of other inputs": dict(flipped=("attn_gate",)),
+            "period of 3": dict(pattern=3), "another norm of outputs": dict(flipped=("post_attention_norm",)), "another base": dict(base=1e3)}),
+    (MINIMAX_M3, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None), "whole heads rotated": dict(rope_dims=40),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (SMALLTHINKER, WRONG | {"another base": dict(base=1e3)}),
+    (other(SMALLTHINKER, "windows", window=4096), {"all layers rotated": dict(window=None), "sigmoid": dict(gating=2)}),
+    (DEEPSEEK32, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"softmax": dict(gating=1), "another base": dict(base=1e3), "keys the other way round": dict(flipped=("attn_k_b",))}),
+    (GLM_DSA, {k: v for k, v in WRONG.items() if k != "sigmoid"} | {"softmax": dict(gating=1), "another base": dict(base=1e3), "keys the other way round": dict(flipped=("attn_k_b",))}),
+    (RWKV7, {f"{what} of other inputs": dict(flipped=(f"time_mix_{name}",)) for what, name in
+             (("decays", "w2"), ("rates", "a2"), ("first values", "v2"), ("gates", "g2"), ("shares", "lerp_fused"), ("corrections", "k_k"), ("scales", "k_a"), ("what is past", "r_k"),
+              ("norms", "ln"))} | {"no decays of tokens": dict(zero=("time_mix_w1",)), "shares in channels": dict(flipped=("channel_mix_lerp_k",)),
+             "no channels": dict(zero=("channel_mix_value",))}),
+    (other(RWKV7, "odd sizes", layers=3, embd=144, ff=151, vocab=397, rwkv=(48, 7, 5, 11, 13)), {"decays of other inputs": dict(flipped=("time_mix_w2",))}),
+    (ARWKV7, {"decays of other inputs": dict(flipped=("time_mix_w2",)), "rates of other inputs": dict(flipped=("time_mix_a2",)), "no feed-forward part": dict(zero=("ffn_down",))}),
+    (other(ARWKV7, "gates, odd sizes", layers=3, embd=80, ff=151, vocab=397, rwkv=(16, 7, 5, 11, 13)), {"gates of other inputs": dict(flipped=("time_mix_g2",))}),
+    (HUNYUAN_VL, {"normed before they are rotated": dict(arch="qwen3", sections=())}),
+    (PADDLEOCR, {"interleaved rotary": dict(arch="llama", sections=())}),
 ]
 # In capitals a type by the `gguf` package, else a name that `alight quantize` knows.
 SMALLER = [

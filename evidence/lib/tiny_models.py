@@ -66,6 +66,13 @@ class Tiny:
     # The taps of short convolutions, or the heads, groups, lengths of heads and of keys, and taps of Mamba-2's mixers.
     short_conv: int = 0
     mamba: tuple = ()
+    # Of Kimi delta attention the length of heads, the taps, and the lower bound of logarithms of decays; whether steps, keys and queries of Mamba are normed.
+    kda: tuple = ()
+    mamba_normed: bool = False
+    # Of what chooses the positions that a token sees: its heads, their length, how many are chosen[, of how many positions each].
+    indexer: tuple = ()
+    # Of RWKV-7 what `networks.rwkv7` takes, from the length of heads on.
+    rwkv: tuple = ()
     # Whether queries and keys are rotated, where the file says it.
     rotated: bool = True
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
@@ -115,6 +122,27 @@ class Tiny:
     logit_scale: float | None = None
     # (type, factor, original context[, YaRN's magnitude])
     scaling: tuple | None = None
+    # The length of values, if it is not that of keys, and a factor on them.
+    value_dim: int = 0
+    value_scale: float | None = None
+    # Heads, heads of keys and the width of the feed-forward part of each layer, where layers differ.
+    per_layer: tuple = ()
+    # The layers with sinks, where only some have them.
+    sinks: tuple = ()
+    # What the outputs of heads have a gate for: "head" or "element".
+    gate: str = ""
+    # Elements of a head that are rotated in layers with a window.
+    local_rope: int | None = None
+    # What queries, keys and values are clamped to.
+    clamp: float | None = None
+    # Whether scores have biases, or positions embeddings, where the file says it.
+    alibi: bool = False
+    positions: bool = False
+    # Of each layer: limits of the activations of experts, and of shared experts and dense parts; whether it is rotated.
+    limits: tuple = ()
+    rope_pattern: tuple = ()
+    # xIELU's alphas, where x is positive and elsewhere, beta and epsilon.
+    xielu: tuple = ()
     # Of the weights of q and k: large ones make large scores, which caps bend.
     qk_gain: float = 1.0
     logit_gain: float = 2.0
@@ -135,7 +163,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context", "two_norms")
+    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts", "context", "two_norms",
+            "value_dim", "per_layer", "sinks", "gate", "positions", "kda", "indexer", "rwkv")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
@@ -148,7 +177,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             stored = name
         random = m.random(networks.usual_name(m.arch, name).removesuffix(".weight"))
         if what == "ssm_a":
-            weights = -random.uniform(0.1, 2.0, shape)
+            # Files of Ling 3 have them with the other sign.
+            weights = random.uniform(0.1, 2.0, shape) * (1 if m.arch == "bailingmoe3" else -1)
         elif what == "bias":
             weights = random.uniform(-0.7, 0.7, shape)
         elif part == "ffn_gate_inp_shexp":
@@ -157,6 +187,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) * 2.0
         elif what == "ssm_d":
             weights = random.uniform(0.4, 1.6, shape)
+        elif "_lerp_" in part:
+            weights = random.uniform(0.0, 1.0, shape)
         elif part == "position_embd":
             weights = random.standard_normal(shape) * 0.5
         elif len(shape) == 1 or part.endswith("_norm"):
@@ -195,9 +227,9 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
 
 def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     vocabularies.add_sizes(w, m)
-    if m.head_dim * m.heads != m.embd and not m.latent:
+    if (m.head_dim * m.heads != m.embd or m.per_layer or m.value_dim) and not m.latent:
         w.add_key_length(m.head_dim)
-        w.add_value_length(m.head_dim)
+        w.add_value_length(m.value_dim or m.head_dim)
     if m.arch in ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistral3") or m.arch in ("phi3", "phimoe") and m.rope_dims is None:
         w.add_rope_dimension_count(m.head_dim)
     if m.local_base is not None:
@@ -218,9 +250,30 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         add_latent_attention(w, *m.latent)
     if m.short_conv:
         w.add_shortconv_l_cache(m.short_conv)
-    if m.mamba:
+    if m.mamba and m.arch in ("mamba", "jamba"):
+        channels, length, rank, taps = m.mamba
+        add_mamba(w, rank, 1, 0, length, taps, inner=channels)
+        if m.mamba_normed:
+            w.add_ssm_dt_b_c_rms(True)
+    elif m.mamba:
         add_mamba(w, *m.mamba)
         w.add_rope_scaling_finetuned(m.rotated)
+    for name, value in zip(("head_count", "key_length", "top_k", "block_size", "local_blocks"), m.indexer):
+        w.add_uint32(f"{m.arch}.attention.indexer.{name}", value)
+    if m.rwkv:
+        dim, decay, rate, share, gate = m.rwkv
+        w.add_wkv_head_size(dim)
+        w.add_decay_lora_rank(decay)
+        w.add_iclr_lora_rank(rate)
+        w.add_value_residual_mix_lora_rank(share)
+        w.add_gate_lora_rank(gate)
+        w.add_token_shift_count(2 if m.arch == "rwkv7" else 1)
+    if m.kda:
+        dim, taps, *bound = m.kda
+        w.add_uint32(f"{m.arch}.kda.head_dim", dim)
+        w.add_ssm_conv_kernel(taps)
+        if bound:
+            w.add_float32(f"{m.arch}.kda.gate_lower_bound", *bound)
     if m.temperature is not None:
         w.add_float32(f"{m.arch}.attention.temperature_scale", m.temperature)
         if m.arch in networks.LATENT:
@@ -236,6 +289,20 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_uint32("gemma4.embedding_length_per_layer_input", m.token_input)
     if m.rope_dims is not None:
         w.add_rope_dimension_count(m.rope_dims)
+    if m.value_scale is not None:
+        w.add_float32(f"{m.arch}.attention.value_scale", m.value_scale)
+    if m.local_rope is not None:
+        w.add_uint32(f"{m.arch}.rope.dimension_count_swa", m.local_rope)
+    if m.clamp is not None:
+        w.add_clamp_kqv(m.clamp)
+    if m.alibi:
+        w.add_max_alibi_bias(8.0)
+    for name, limits in zip(("exp", "shexp"), m.limits):
+        w.add_array(f"{m.arch}.swiglu_clamp_{name}", list(limits))
+    if m.rope_pattern:
+        w.add_array(f"{m.arch}.attention.rope_pattern", list(m.rope_pattern))
+    for name, numbers in zip(("alpha_p", "alpha_n", "beta", "eps"), m.xielu):
+        w.add_array(f"xielu.{name}", list(numbers))
     if m.sections:
         w.add_rope_dimension_sections(m.sections)
     if m.scales is not None:
@@ -295,13 +362,13 @@ def add_latent_attention(w: gguf.GGUFWriter, query_rank: int, rank: int, unrotat
         w.add_value_length_mla(value_dim)
 
 
-def add_mamba(w: gguf.GGUFWriter, heads: int, groups: int, dim: int, length: int, taps: int) -> None:
-    """The keys of Mamba-2's mixers."""
+def add_mamba(w: gguf.GGUFWriter, heads: int, groups: int, dim: int, length: int, taps: int, inner: int = 0) -> None:
+    """The keys of Mamba-2's mixers, and of Mamba's, which have a number of channels instead of heads."""
     w.add_ssm_conv_kernel(taps)
     w.add_ssm_state_size(length)
     w.add_ssm_group_count(groups)
     w.add_ssm_time_step_rank(heads)
-    w.add_ssm_inner_size(heads * dim)
+    w.add_ssm_inner_size(inner or heads * dim)
 
 
 def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
@@ -337,6 +404,11 @@ def add_vocabulary(w: gguf.GGUFWriter, m: Tiny) -> None:
         vocabularies.add_tokenizer(w, "llama", "default", tokens, types, scores=scores, bos=1, eos=2, unk=0)
         w.add_add_space_prefix(False)
         return
+    if m.arch == "rwkv7":
+        tokens, types = vocabularies.rwkv_vocabulary(m.vocab, rng)
+        vocabularies.add_tokenizer(w, "rwkv", "default", tokens, types, bos=None, eos=None, add_bos=False)
+        w.add_eot_token_id(tokens.index("z"))
+        return
     tokens, types, merges = vocabularies.bpe_vocabulary(m.vocab, rng)
     bos, eos = (tokens.index(token) for token in ("<|begin_of_text|>", "<|eot_id|>"))
     vocabularies.add_tokenizer(w, "gpt2", "qwen2", tokens, types, merges=merges, bos=bos, eos=eos)
@@ -346,6 +418,8 @@ def ends(m: Tiny) -> set[int]:
     """The tokens at which an answer ends."""
     if m.arch in GEMMAS:
         return {2}
+    if m.arch == "rwkv7":
+        return {1 + ord("z")}
     tokens, _, _ = vocabularies.bpe_vocabulary(m.vocab, np.random.default_rng(0))
     return {tokens.index("<|eot_id|>"), tokens.index("<|end_of_text|>")}
 
@@ -355,6 +429,8 @@ def plain(m: Tiny) -> int:
     if m.arch in GEMMAS:
         tokens, _, _ = vocabularies.spm_vocabulary(m.vocab, np.random.default_rng(0))
         return tokens.index("a")
+    if m.arch == "rwkv7":
+        return 1 + ord("a")
     return vocabularies.byte_alphabet().index("a")
 
 

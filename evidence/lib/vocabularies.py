@@ -145,7 +145,16 @@ def spm_vocabulary(size: int, rng):
     return tokens, scores, types
 
 
-def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, scores=None, merges=None, bos: int, eos: int,
+def rwkv_vocabulary(size: int, rng):
+    """Tokens and types of RWKV's vocabulary, as its files have them: a token that is none of a text, all bytes, and pieces of words, as Python writes bytes."""
+    letters = [chr(c) for c in range(0x20, 0x7F)]
+    pieces = grow(size - 257, letters, rng, " ", 14)
+    spelled = [bytes([b]) for b in range(256)] + [piece.encode() for piece, _, _ in pieces]
+    types = [gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * len(spelled)
+    return ["<s>"] + [repr(token)[2:-1] for token in spelled], types
+
+
+def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, scores=None, merges=None, bos: int | None, eos: int | None,
                   unk: int | None = None, add_bos: bool = True) -> None:
     """The keys of a tokenizer, which begins with `bos` unless `add_bos` is false."""
     w.add_tokenizer_model(model)
@@ -156,8 +165,10 @@ def add_tokenizer(w: gguf.GGUFWriter, model: str, pre: str, tokens, types, *, sc
         w.add_token_scores(scores)
     if merges is not None:
         w.add_token_merges(merges)
-    w.add_bos_token_id(bos)
-    w.add_eos_token_id(eos)
+    if bos is not None:
+        w.add_bos_token_id(bos)
+    if eos is not None:
+        w.add_eos_token_id(eos)
     if unk is not None:
         w.add_unk_token_id(unk)
     w.add_add_bos_token(add_bos)
@@ -170,8 +181,15 @@ def add_sizes(w: gguf.GGUFWriter, m) -> None:
     w.add_context_length(m.context)
     w.add_embedding_length(m.embd)
     layout = getattr(m, "layout", "")
-    w.add_feed_forward_length([m.ff * (kind == "f") for kind in layout] if "f" in layout else m.ff * (2 if m.arch == "qwen" else 1))
-    w.add_head_count(m.heads)
-    w.add_head_count_kv([m.kv_heads * (kind == "a") for kind in layout] or m.kv_heads)
+    widths = [width for _, _, width in getattr(m, "per_layer", ())]
+    ff = widths[0] if widths else m.ff
+    w.add_feed_forward_length(widths if len(set(widths)) > 1 else [m.ff * (kind == "f") for kind in layout] if "f" in layout else ff * (2 if m.arch == "qwen" else 1))
+    if per_layer := getattr(m, "per_layer", ()):
+        heads, kv_heads, _ = (list(column) for column in zip(*per_layer))
+        w.add_head_count(heads)
+        w.add_head_count_kv(kv_heads)
+    else:
+        w.add_head_count(m.heads)
+        w.add_head_count_kv([m.kv_heads * (kind == "a") for kind in layout] or m.kv_heads)
     w.add_rope_freq_base(m.base)
     (w.add_layer_norm_eps if m.arch in networks.EPS_OF_LAYER_NORM else w.add_layer_norm_rms_eps)(m.eps)

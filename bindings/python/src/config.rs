@@ -31,13 +31,14 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
         Ok(experts) => experts,
         Err(why) => return Err(untold(why)),
     };
-    if spec.layers.iter().any(|layer| matches!(layer.mixer, Some(Mixer::LatentAttention(_)))) {
+    let plain = |mixer: &Mixer| matches!(mixer, Mixer::Attention(_));
+    if spec.mixers().any(|(_, mixer)| matches!(mixer, Mixer::LatentAttention(_))) {
         return Err(untold("latent attention"));
     }
     if spec.is_bidirectional() {
         return Err(untold("attention in both directions"));
     }
-    if spec.attention_layers().count() < spec.layers.len() {
+    if spec.mixers().filter(|(_, mixer)| plain(mixer)).count() < spec.layers.len() {
         return Err(untold("it has recurrent layers"));
     }
     let layers = Uniform::of(&spec).ok_or_else(|| untold("its layers differ in shape"))?;
@@ -78,7 +79,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
         Activation::GeluTanh => "gelu_tanh",
         Activation::ClampedSilu => "clamped_silu",
         Activation::ReluSquared => "relu_squared",
-        Activation::GeluErf | Activation::Relu => return Err(untold("another activation")),
+        _ => return Err(untold("another activation")),
     };
     dict.set_item("gate", gate)?;
     dict.set_item("experts", experts.map(|experts| mixture(py, experts)).transpose()?)?;
@@ -188,6 +189,10 @@ impl<'s> Uniform<'s> {
         let known = |a: &AttentionSpec| matches!(a.mask, Mask::Causal | Mask::Window(_));
         let alike = spec.attention_layers().all(|a| plain(a) == attention && known(a))
             && !(attention.output_gate != OutputGate::None
+                || attention.output_norm.is_some()
+                || attention.clamp.is_some()
+                || attention.bias.is_some()
+                || attention.value_scale != 1.0
                 || attention.norm_after_rope
                 || attention.temperature.is_some()
                 || attention.value_norm

@@ -112,7 +112,7 @@ fn decode(m: &Model, isa: Isa) {
     let t = least(|| {
         let keys = 1024..1024 + positions;
         let (params, cache) = (&params, &cache);
-        let call = Partial { params, cache, kv_head: 0, q: &q, pos: 4095, keys };
+        let call = Partial { params, cache, kv_head: 0, q: &q, bias: None, pos: 4095, keys };
         attend_partial(isa, &call, &mut partial, &mut scratch);
         black_box(&mut partial);
     });
@@ -148,7 +148,7 @@ fn stream(m: &Model, isa: Isa) {
                     let keys = start..(start + chunk).min(pos + 1);
                     let partial = &mut partials[used..used + one];
                     let (params, cache) = (&params, &cache);
-                    let call = Partial { params, cache, kv_head, q, pos, keys };
+                    let call = Partial { params, cache, kv_head, q, bias: None, pos, keys };
                     attend_partial(isa, &call, partial, &mut scratch);
                     used += one;
                 }

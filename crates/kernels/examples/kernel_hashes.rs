@@ -232,7 +232,15 @@ fn attention() {
                     let q = &q[..group * k_dim];
                     attend_partial(
                         isa,
-                        &Partial { params: &params, cache: &cache, kv_head: 1, q, pos: 310, keys },
+                        &Partial {
+                            params: &params,
+                            cache: &cache,
+                            kv_head: 1,
+                            q,
+                            bias: None,
+                            pos: 310,
+                            keys,
+                        },
                         &mut partial,
                         &mut scratch,
                     );

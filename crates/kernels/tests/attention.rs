@@ -182,7 +182,13 @@ fn partials_of_any_split_merge_to_the_exact_attention() {
         let k_dim = DIMS[round % DIMS.len()];
         let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
         let group = rng.range(1, 17);
-        let case = Case::new(&mut rng, k_dim, v_dim, group, 400);
+        let mut case = Case::new(&mut rng, k_dim, v_dim, group, 400);
+        if round % 3 == 1 && !case.shape.shared {
+            let reach = case.filled + rng.range(0, 5);
+            let numbers = group * case.shape.kv_heads * RelativeBias::len_for(reach);
+            case.bias = Some((reach, rng.normals(numbers)));
+        }
+        let case = case;
         for kv_head in 0..case.shape.kv_heads {
             let pos = rng.range(0, case.filled);
             let q = rng.normals(group * k_dim);
@@ -200,7 +206,8 @@ fn partials_of_any_split_merge_to_the_exact_attention() {
                 for keys in ranges.iter().cloned() {
                     let mut partial = vec![f32::NAN; partial_len(group, v_dim)];
                     let (params, cache, q) = (&case.params, &case.cache(), &q);
-                    let call = Partial { params, cache, kv_head, q, pos, keys };
+                    let bias = case.bias_of(kv_head);
+                    let call = Partial { params, cache, kv_head, q, bias, pos, keys };
                     attend_partial(isa, &call, &mut partial, &mut scratch);
                     partials.extend(partial);
                 }
@@ -317,6 +324,7 @@ fn a_range_without_visible_keys_weighs_nothing() {
                     cache: &cache,
                     kv_head: 0,
                     q: &q,
+                    bias: None,
                     pos: 100,
                     keys: keys.clone(),
                 },

@@ -157,7 +157,7 @@ fn attention(isa: Isa, prefill: bool, cases: &[AttentionCase]) -> u64 {
                 for keys in [0..64, 64..130, 130..200] {
                     let mut partial = vec![0.0; partial_len(group, v_dim)];
                     let q = &data[..group * k_dim];
-                    let call = Partial { params, cache, kv_head: 0, q, pos: 195, keys };
+                    let call = Partial { params, cache, kv_head: 0, q, bias: None, pos: 195, keys };
                     attend_partial(isa, &call, &mut partial, &mut scratch);
                     partials.extend(partial);
                 }

@@ -245,7 +245,8 @@ fn attention_is_that_of_its_row_alone() {
                         .collect();
                     let row = |i: usize| (cache, positions[i]);
                     let rows = positions.len();
-                    let attend = AttendRows { isa, params, group, sinks, row: &row, rows };
+                    let attend =
+                        AttendRows { isa, params, group, sinks, bias: None, row: &row, rows };
                     let mut partials = vec![0f32; attend.partials()];
                     let mut out = vec![0f32; rows * out_width];
                     attend.run(&mut Alone::new(), &q, &mut out, &mut partials);

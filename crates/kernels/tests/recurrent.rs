@@ -1,7 +1,9 @@
 //! Recurrent mixers compared with their formulas in f64, one token at a time with many, and every SIMD level with the portable one.
 
 use alight_kernels::Isa;
-use alight_kernels::parallel::{Cost, DeltaRule, Rows, Scratch, StateSpace, Threads};
+use alight_kernels::parallel::{
+    Cost, DeltaRule, HeadRows, LinearAttention, Rows, Scratch, SelectiveScan, StateSpace, Threads,
+};
 use alight_kernels::recurrent::{COLUMNS, Filter, convolve};
 use std::ops::Range;
 
@@ -236,6 +238,134 @@ fn a_state_space_is_its_formula_and_does_not_depend_on_parts() {
         for isa in Isa::available() {
             for part in [1, 4, 20] {
                 assert_eq!(state_space(isa, sizes, part)[0], whole, "{isa}, {part} at a time");
+            }
+        }
+    }
+}
+
+/// Linear attention of `[heads, dim]` in parts of `part`, `[TOKENS, heads · dim]`, and the same by its formula. `kind` 0: alone; 1: with what is moved; 2: with a
+/// bonus.
+fn linear(isa: Isa, [heads, dim, kind]: [usize; 3], part: usize) -> [Vec<f32>; 2] {
+    let mut rng = Rng(11);
+    let (inner, root) = (heads * dim, (dim as f32).sqrt());
+    let mut vectors = || rng.normals(TOKENS * inner).iter().map(|x| x / root).collect::<Vec<f32>>();
+    let [queries, keys, values, from, to, bonus] = std::array::from_fn(|_| vectors());
+    let decays: Vec<f32> = vectors().iter().map(|x| 1.0 / (1.0 + (-3.0 * x).exp())).collect();
+    let mut state = vec![0.0; LinearAttention::state_len(heads, dim)];
+    let mut out = vec![f32::NAN; TOKENS * inner];
+    for first in (0..TOKENS).step_by(part) {
+        let n = part.min(TOKENS - first);
+        let rows = |of: &'static [f32]| HeadRows { rows: &of[first * inner..], stride: inner };
+        // The vectors live as long as the test.
+        let leaked = |of: &Vec<f32>| rows(Vec::leak(of.clone()));
+        let attention = LinearAttention {
+            heads,
+            dim,
+            queries: leaked(&queries),
+            keys: leaked(&keys),
+            values: leaked(&values),
+            decays: leaked(&decays),
+            moved: (kind == 1).then(|| [leaked(&from), leaked(&to)]),
+            bonus: (kind == 2).then(|| &bonus[..inner]),
+        };
+        let rows = Rows::new(&mut out[first * inner..(first + n) * inner], inner);
+        attention.run(&mut Reversed, isa, n, &mut state, rows);
+    }
+    let mut exact = Vec::new();
+    let mut state = vec![0f64; inner * dim];
+    for token in 0..TOKENS {
+        for column in 0..inner {
+            let head = column / dim * dim;
+            let of = |vectors: &[f32], i: usize| f64::from(vectors[token * inner + head + i]);
+            let value = f64::from(values[token * inner + column]);
+            let s = &mut state[column * dim..][..dim];
+            let held: f64 = (0..dim).map(|i| of(&from, i) * s[i]).sum();
+            let mut sum = 0.0;
+            for i in 0..dim {
+                let old = s[i];
+                s[i] = of(&decays, i) * old + of(&keys, i) * value;
+                if kind == 1 {
+                    s[i] += of(&to, i) * held;
+                }
+                let seen = match kind {
+                    2 => old + f64::from(bonus[head + i]) * of(&keys, i) * value,
+                    _ => s[i],
+                };
+                sum += of(&queries, i) * seen;
+            }
+            exact.push(sum as f32);
+        }
+    }
+    [out, exact]
+}
+
+/// A selective scan of `[channels, len]` in parts of `part`, `[TOKENS, channels]`, and the same by its formula.
+fn scan(isa: Isa, [channels, len]: [usize; 2], part: usize) -> [Vec<f32>; 2] {
+    let mut rng = Rng(13);
+    let [inputs, lengths] = std::array::from_fn(|_| rng.normals(TOKENS * channels));
+    let lengths: Vec<f32> = lengths.iter().map(|x| (1.0 + x.exp()).ln()).collect();
+    let (keys, past) = (rng.normals(TOKENS * 2 * len), rng.normals(channels));
+    let rates: Vec<f32> = rng.normals(channels * len).iter().map(|x| -x.abs()).collect();
+    let mut state = vec![0.0; SelectiveScan::state_len(channels, len)];
+    let mut out = vec![f32::NAN; TOKENS * channels];
+    for first in (0..TOKENS).step_by(part) {
+        let n = part.min(TOKENS - first);
+        let scan = SelectiveScan {
+            channels,
+            len,
+            inputs: HeadRows { rows: &inputs[first * channels..], stride: channels },
+            lengths: HeadRows { rows: &lengths[first * channels..], stride: channels },
+            keys: HeadRows { rows: &keys[first * 2 * len..], stride: 2 * len },
+            rates: &rates,
+            past: &past,
+        };
+        let rows = Rows::new(&mut out[first * channels..(first + n) * channels], channels);
+        scan.run(&mut Reversed, isa, n, &mut state, rows);
+    }
+    let mut exact = Vec::new();
+    let mut state = vec![0f64; channels * len];
+    for token in 0..TOKENS {
+        for c in 0..channels {
+            let [x, dt] = [&inputs, &lengths].map(|of| f64::from(of[token * channels + c]));
+            let mut sum = f64::from(past[c]) * x;
+            for i in 0..len {
+                let rate = rates[(c / COLUMNS * len + i) * COLUMNS + c % COLUMNS];
+                let [key, query] = [i, len + i].map(|i| f64::from(keys[token * 2 * len + i]));
+                let s = &mut state[c * len + i];
+                *s = (dt * f64::from(rate)).exp() * *s + key * dt * x;
+                sum += query * *s;
+            }
+            exact.push(sum as f32);
+        }
+    }
+    [out, exact]
+}
+
+#[test]
+fn linear_attention_and_scans_are_their_formulas_and_do_not_depend_on_parts() {
+    type Case<'c> = Box<dyn Fn(Isa, usize) -> [Vec<f32>; 2] + 'c>;
+    let linear = |sizes| Box::new(move |isa, part| linear(isa, sizes, part)) as Case<'_>;
+    let scan = |sizes| Box::new(move |isa, part| scan(isa, sizes, part)) as Case<'_>;
+    for (number, case) in [
+        linear([2, 32, 0]),
+        linear([3, 16, 1]),
+        linear([1, 64, 1]),
+        linear([2, 16, 2]),
+        scan([48, 16]),
+        scan([16, 4]),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let exact = case(Isa::SCALAR, TOKENS)[1].clone();
+        let whole = at_all_levels("a recurrence", |isa| case(isa, TOKENS)[0].clone());
+        let most = exact.iter().fold(1f32, |m, x| m.max(x.abs()));
+        for (found, exact) in whole.iter().zip(&exact) {
+            assert!((found - exact).abs() < 4e-6 * most, "{number}: {found} {exact}");
+        }
+        for isa in Isa::available() {
+            for part in [1, 4, 20] {
+                assert_eq!(case(isa, part)[0], whole, "{number}: {isa}, {part} at a time");
             }
         }
     }

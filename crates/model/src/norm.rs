@@ -22,6 +22,8 @@ pub enum NormKind {
     Rms,
     /// LayerNorm: the same with `x − mean(x)`, plus a bias if the file has one (Ba et al. 2016).
     Layer,
+    /// LayerNorm without weights and biases.
+    Unweighted,
 }
 
 impl NormSpec {
@@ -33,7 +35,7 @@ impl NormSpec {
         let (rms, layer) = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon");
         let [key, other] = match kind {
             NormKind::Rms => [rms, layer],
-            NormKind::Layer => [layer, rms],
+            NormKind::Layer | NormKind::Unweighted => [layer, rms],
         };
         let read = |key| keys.float(key, 0.0..1.0, "from 0 to below 1");
         let eps = match read(key)? {
@@ -67,7 +69,7 @@ impl Norm {
 
     /// Applies the norm to one row `[width]`, in place.
     pub(crate) fn apply(&self, isa: Isa, x: &mut [f32]) {
-        if self.spec.kind == NormKind::Layer {
+        if self.spec.kind != NormKind::Rms {
             center(isa, x);
         }
         rms_norm_in_place(isa, x, &self.weight, self.spec.eps);

@@ -14,6 +14,12 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::qwen35() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::lfm2() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::granitehybrid() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::falcon_h1() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::jamba() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::kimi_linear() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::rwkv7() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::refact() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::smallthinker() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::nemotron_h() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::nemotron_h_moe() }
             .write(folder.path())

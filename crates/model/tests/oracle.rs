@@ -64,6 +64,18 @@ fn check(spec: &Spec, length: usize, one: f32, many: f32) {
 const TIGHT: f32 = 5e-4;
 
 #[test]
+fn refact_sees_positions_by_biases_of_scores() {
+    // Through several pages, and with one head of keys and values.
+    check(&Spec::refact(), 150, TIGHT, TIGHT);
+    check(
+        &Spec { kv_heads: 1, heads: 8, key_dim: 8, value_dim: 8, seed: 44, ..Spec::refact() },
+        40,
+        TIGHT,
+        TIGHT,
+    );
+}
+
+#[test]
 fn llama_plain() {
     check(&Spec::llama(), 100, TIGHT, TIGHT);
 }

@@ -325,7 +325,7 @@ impl Oracle<'_> {
                 }
                 // Of Llama 4 every fourth layer is not rotated, and the others' norm is without weights.
                 let llama4 = s.arch == "llama4";
-                if !llama4 || self.is_local(layer) {
+                if !llama4 && s.arch != "refact" || llama4 && self.is_local(layer) {
                     self.rope(layer, pos, head);
                 }
                 if llama4 && self.is_local(layer) {
@@ -366,12 +366,15 @@ impl Oracle<'_> {
         let mut attended = Vec::new();
         for (head, q) in q.chunks(s.key_dim).enumerate() {
             let kv = head / group;
+            // With a power of two heads the slopes are powers of 2^(-8 / heads).
+            let biased = if s.arch == "refact" { 1.0 } else { 0.0 };
+            let slope = biased * 2f64.powf(-8.0 / s.heads as f64 * (head + 1) as f64);
             let scores: Vec<f64> = seen
                 .clone()
                 .map(|j| {
                     let k = &keys[j][kv * s.key_dim..][..s.key_dim];
                     let dot: f64 = q.iter().zip(k).map(|(a, b)| a * b).sum();
-                    capped(dot * scale, attn_cap)
+                    capped(dot * scale, attn_cap) - slope * (seen.end - 1 - j) as f64
                 })
                 .collect();
             let sinks = ["attn_sinks.weight", "attn_sinks"].map(&name);

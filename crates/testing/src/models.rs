@@ -202,6 +202,12 @@ pub enum Recurrence {
     ShortConv,
     /// Of Mamba-2 heads, groups, their length and that of keys.
     Mamba2([usize; 4]),
+    /// Of Mamba channels, the length of their states, and the width between the two projections for step lengths.
+    Mamba([usize; 3]),
+    /// Of Kimi delta attention the length of a head.
+    Kda(usize),
+    /// Of RWKV-7 the length of a head.
+    Rwkv7(usize),
 }
 
 /// Of Gemma 3n: how many layers have no keys and values of their own, and how many numbers a layer takes from a token.
@@ -428,10 +434,49 @@ impl Spec {
         Spec { arch: "nemotron_h_moe", moe: Some(moe), seed: 28, ..Spec::nemotron_h() }
     }
 
+    /// Attention and Mamba-2 in every layer.
+    pub fn falcon_h1() -> Spec {
+        let recurrent = Some((Recurrence::Mamba2([4, 2, 32, 20]), usize::MAX));
+        Spec { arch: "falcon-h1", layers: 3, recurrent, seed: 29, ..Spec::llama() }
+    }
+
+    /// Layers of Mamba, and every third with keys and values; all have norms of their own.
+    pub fn jamba() -> Spec {
+        let recurrent = Some((Recurrence::Mamba([128, 12, 6]), 3));
+        Spec { arch: "jamba", layers: 5, recurrent, seed: 30, ..Spec::llama() }
+    }
+
+    /// Layers of Kimi delta attention, and every third of latent attention.
+    pub fn kimi_linear() -> Spec {
+        let spec = Spec::deepseek2();
+        let latent = spec.latent.map(|latent| Latent { multiplier: 0.0, query_rank: 0, ..latent });
+        let (scaling, recurrent) = (Scaling::None, Some((Recurrence::Kda(32), 3)));
+        Spec { arch: "kimi-linear", layers: 5, latent, scaling, recurrent, seed: 31, ..spec }
+    }
+
+    /// Layers of RWKV-7, whose feed-forward parts have states, too.
+    pub fn rwkv7() -> Spec {
+        let recurrent = Some((Recurrence::Rwkv7(16), usize::MAX));
+        Spec { arch: "rwkv7", recurrent, tied: false, seed: 32, ..Spec::llama() }
+    }
+
     /// One of each kind of recurrent layers, and those of one part each.
-    pub fn recurrent() -> [Spec; 5] {
+    pub fn recurrent() -> [Spec; 9] {
         let [nemotron_h, nemotron_h_moe] = [Spec::nemotron_h(), Spec::nemotron_h_moe()];
-        [Spec::qwen35(), Spec::lfm2(), Spec::granitehybrid(), nemotron_h, nemotron_h_moe]
+        let [falcon_h1, jamba, kimi] = [Spec::falcon_h1(), Spec::jamba(), Spec::kimi_linear()];
+        let [qwen35, lfm2, granite] = [Spec::qwen35(), Spec::lfm2(), Spec::granitehybrid()];
+        let rwkv7 = Spec::rwkv7();
+        [qwen35, lfm2, granite, nemotron_h, nemotron_h_moe, falcon_h1, jamba, kimi, rwkv7]
+    }
+
+    /// Experts that are chosen before attention.
+    pub fn smallthinker() -> Spec {
+        Spec { arch: "smallthinker", moe: Spec::qwen3moe().moe, seed: 45, ..Spec::llama() }
+    }
+
+    /// Positions by biases of scores alone.
+    pub fn refact() -> Spec {
+        Spec { arch: "refact", seed: 43, ..Spec::llama() }
     }
 
     pub fn granite() -> Spec {
@@ -557,6 +602,10 @@ impl Spec {
                 add("nextn.shared_head_norm.weight", &[self.embd]);
             }
             add("attn_norm.weight", &[self.embd]);
+            if let Some((Recurrence::Rwkv7(_), _)) = self.recurrent {
+                self.rwkv7_layer(l, &mut add);
+                continue;
+            }
             if self.letter(l) == Some('f') {
                 self.feed_forward(l, &mut add);
                 continue;
@@ -564,7 +613,10 @@ impl Spec {
             let recurrence = self.recurrence(l);
             match recurrence {
                 Some(recurrence) => self.recurrent_mixer(recurrence, &mut add),
-                None => {
+                None => {}
+            }
+            if recurrence.is_none() || self.arch == "falcon-h1" {
+                {
                     match &self.latent {
                         Some(latent) => self.latent_attention(latent, &mut add),
                         None => {
@@ -677,6 +729,11 @@ impl Spec {
         if !self.tied {
             all.push(("output.weight".to_owned(), vec![self.embd, self.vocab]));
         }
+        if self.arch == "rwkv7" {
+            for name in ["token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias"] {
+                all.push((name.to_owned(), vec![self.embd]));
+            }
+        }
         if self.biases {
             all.push(("output.bias".to_owned(), vec![self.vocab]));
         }
@@ -768,7 +825,67 @@ impl Spec {
                 add("ssm_norm.weight", &[inner / groups, groups]);
                 add("ssm_out.weight", &[inner, embd]);
             }
+            Recurrence::Mamba([channels, len, rank]) => {
+                add("ssm_in.weight", &[embd, 2 * channels]);
+                add("ssm_conv1d.weight", &[TAPS, channels]);
+                add("ssm_conv1d.bias", &[channels]);
+                add("ssm_x.weight", &[channels, rank + 2 * len]);
+                add("ssm_dt_norm.weight", &[rank]);
+                add("ssm_b_norm.weight", &[len]);
+                add("ssm_c_norm.weight", &[len]);
+                add("ssm_dt.weight", &[rank, channels]);
+                add("ssm_dt.bias", &[channels]);
+                add("ssm_a", &[len, channels]);
+                add("ssm_d", &[channels]);
+                add("ssm_out.weight", &[channels, embd]);
+            }
+            Recurrence::Rwkv7(_) => unreachable!("its layers have their own tensors"),
+            Recurrence::Kda(dim) => {
+                let inner = self.heads * dim;
+                for name in ["q", "k", "v"] {
+                    add(&format!("attn_{name}.weight"), &[embd, inner]);
+                    add(&format!("ssm_conv1d_{name}.weight"), &[TAPS, inner]);
+                }
+                for name in ["f", "g"] {
+                    add(&format!("ssm_{name}_a.weight"), &[embd, dim]);
+                    add(&format!("ssm_{name}_b.weight"), &[dim, inner]);
+                }
+                add("ssm_beta.weight", &[embd, self.heads]);
+                add("ssm_dt.bias", &[inner]);
+                add("ssm_a", &[1, self.heads]);
+                add("ssm_norm.weight", &[dim]);
+                add("attn_output.weight", &[inner, embd]);
+            }
         }
+    }
+
+    /// The tensors of a layer of RWKV-7 after the first.
+    fn rwkv7_layer(&self, layer: usize, add: &mut impl FnMut(&str, &[usize])) {
+        let (e, ff) = (self.embd, self.ff);
+        for name in ["attn_norm.bias", "attn_norm_2.weight", "attn_norm_2.bias"] {
+            add(name, &[e]);
+        }
+        for (letter, rank) in [("w", 8), ("a", 12), ("v", 4), ("g", 20)] {
+            if letter == "v" && layer == 0 {
+                continue;
+            }
+            if letter != "g" {
+                add(&format!("time_mix_{letter}0.weight"), &[e]);
+            }
+            add(&format!("time_mix_{letter}1.weight"), &[e, rank]);
+            add(&format!("time_mix_{letter}2.weight"), &[rank, e]);
+        }
+        add("time_mix_lerp_fused.weight", &[6 * e]);
+        for name in ["k_k", "k_a", "r_k", "ln"] {
+            add(&format!("time_mix_{name}.weight"), &[e]);
+        }
+        add("time_mix_ln.bias", &[e]);
+        for name in ["receptance", "key", "value", "output"] {
+            add(&format!("time_mix_{name}.weight"), &[e, e]);
+        }
+        add("channel_mix_lerp_k.weight", &[e]);
+        add("channel_mix_key.weight", &[e, ff]);
+        add("channel_mix_value.weight", &[ff, e]);
     }
 
     /// The keys of recurrent layers, and of which layers they are.
@@ -790,6 +907,13 @@ impl Spec {
             }
             Recurrence::ShortConv => vec![("shortconv.l_cache", TAPS)],
             Recurrence::Mamba2([heads, groups, dim, len]) => ssm(heads, dim, groups, len),
+            Recurrence::Mamba([channels, len, rank]) => {
+                let mut all = ssm(rank, 0, 1, len);
+                all.last_mut().unwrap().1 = channels;
+                all
+            }
+            Recurrence::Kda(dim) => vec![("ssm.conv_kernel", TAPS), ("kda.head_dim", dim)],
+            Recurrence::Rwkv7(dim) => vec![("wkv.head_size", dim)],
         };
         for (name, value) in keys {
             if skip != name {
@@ -833,7 +957,11 @@ impl Spec {
         }
         let kv = "attention.head_count_kv";
         match self.recurrent {
-            Some((Recurrence::ShortConv | Recurrence::Mamba2(_), _)) if skip != kv => {
+            Some((recurrence, _))
+                if skip != kv
+                    && !matches!(recurrence, Recurrence::DeltaNet(_))
+                    && self.arch != "falcon-h1" =>
+            {
                 let heads = |l| if self.recurrence(l).is_none() { self.kv_heads as u32 } else { 0 };
                 let all = (0..self.layers).map(heads).collect::<Vec<_>>();
                 let some = of_layers(self.kv_heads, 'a');

@@ -491,6 +491,8 @@ pub struct Partial<'a> {
     pub kv_head: usize,
     /// `[rows][k_dim]`, the query heads that share `kv_head`, contiguous.
     pub q: &'a [f32],
+    /// Biases of the scores of each of them; none where values are the beginnings of keys.
+    pub bias: Option<RelativeBias<'a>>,
     /// The token's position.
     pub pos: usize,
     /// The positions to attend to, restricted to those that the token sees.
@@ -582,6 +584,11 @@ pub fn attend_partial(
     let positions = cache.positions();
     assert!(pos < positions && keys.end <= positions, "{pos}, {keys:?} of {positions} positions");
     let rows = q.len() / shape.k_dim;
+    if let Some(RelativeBias { values, reach }) = call.bias {
+        let numbers = values.len() >= rows * RelativeBias::len_for(reach);
+        assert!(numbers && !shape.shared, "{} biases of {rows} heads of {shape:?}", values.len());
+        assert!(pos < reach, "biases of {reach} distances at {pos}");
+    }
     assert_eq!(out.len(), partial_len(rows, shape.v_dim), "partial result length");
     scratch.check(rows, shape);
     let visible = params.visible(pos);

@@ -115,7 +115,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
     partial: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let Partial { params, cache, kv_head, q, pos, ref keys } = *call;
+    let Partial { params, cache, kv_head, q, bias, pos, ref keys } = *call;
     let shape = cache.shape;
     let rows = q.len() / shape.k_dim;
     let parts = Parts::new(scratch, rows, shape.k_dim, shape.v_dim);
@@ -171,7 +171,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             m: acc.wrapping_add(pad),
             l: acc.wrapping_add(pad + 1),
             ml_stride: stride,
-            bias: None,
+            bias,
             scores,
         }
     };

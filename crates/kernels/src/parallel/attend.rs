@@ -43,7 +43,7 @@ pub struct Attend<'a> {
     pub group: usize,
     /// The sink of each query head, if they have any.
     pub sinks: Option<&'a [f32]>,
-    /// Biases of the scores of each query head. Decode rows have none.
+    /// Biases of the scores of each query head.
     pub bias: Option<RelativeBias<'a>>,
     /// The position of the first token.
     pub pos: usize,
@@ -65,9 +65,9 @@ impl Attend<'_> {
 
     /// Calls `f` with the first token as a decode row.
     fn decoding<R>(&self, f: impl FnOnce(AttendRows<'_>) -> R) -> R {
-        let Attend { isa, params, group, sinks, .. } = *self;
+        let Attend { isa, params, group, sinks, bias, .. } = *self;
         let row = |_| (self.cache, self.pos);
-        f(AttendRows { isa, params, group, sinks, row: &row, rows: 1 })
+        f(AttendRows { isa, params, group, sinks, bias, row: &row, rows: 1 })
     }
 
     /// Returns the sinks of the query heads of one key/value head.
@@ -147,6 +147,8 @@ pub struct AttendRows<'a> {
     pub group: usize,
     /// The sink of each query head, if they have any.
     pub sinks: Option<&'a [f32]>,
+    /// Biases of the scores of each query head.
+    pub bias: Option<RelativeBias<'a>>,
     /// Keys and values of a row, with the same heads for all rows, and its position.
     pub row: &'a (dyn Fn(usize) -> (KvCache<'a>, usize) + Sync),
     /// Number of rows.
@@ -237,7 +239,8 @@ impl AttendRows<'_> {
                         // SAFETY: each unit has its own result.
                         let partial = unsafe { results.row_mut(unit, 0..len) };
                         let (params, cache) = (&self.params, &cache);
-                        let call = Partial { params, cache, kv_head: head, q, pos, keys };
+                        let bias = self.bias.map(|bias| bias.of_heads(head * group));
+                        let call = Partial { params, cache, kv_head: head, q, bias, pos, keys };
                         attend_partial(isa, &call, partial, scratch);
                     }
                     base += kv * count;

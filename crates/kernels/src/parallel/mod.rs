@@ -22,7 +22,7 @@ pub use products::{
     ColumnsFn, Extras, LowRank, Product, UNIT_ROWS, multiply, multiply_greatest, multiply_low_rank,
     room_for_products,
 };
-pub use recurrent::{DeltaRule, StateSpace};
+pub use recurrent::{DeltaRule, HeadRows, LinearAttention, SelectiveScan, StateSpace};
 pub use rows::{Cut, PackFn, RowFn, Rows, cut_rows, each_row, gather, pack};
 
 use crate::attention::{AttentionLimits, AttentionScratch};

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::{Cost, Rows, Threads};
 use crate::Isa;
-use crate::recurrent::{COLUMNS, DeltaStep, SsmStep, delta_step, ssm_step};
+use crate::recurrent::{
+    COLUMNS, DeltaStep, LinearStep, ScanStep, SsmStep, delta_step, linear_step, scan_step, ssm_step,
+};
 
 /// Nanoseconds that a token takes on a block of columns, for each element of a head, approximately.
 const NS_PER_ELEMENT: usize = 1;
@@ -122,6 +124,130 @@ impl StateSpace<'_> {
                 past: self.past[head],
             };
             ssm_step(isa, state, step, out);
+        });
+    }
+}
+
+/// A vector for each head of each token: those of token `t` begin at `t · stride`.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows<'a> {
+    /// From the first token's vectors on.
+    pub rows: &'a [f32],
+    /// Elements from one token to the next.
+    pub stride: usize,
+}
+
+impl<'a> HeadRows<'a> {
+    /// Returns the elements `range` of a token.
+    fn of(&self, token: usize, range: Range<usize>) -> &'a [f32] {
+        &self.rows[token * self.stride..][range]
+    }
+}
+
+/// Heads of linear attention, and the location of their vectors; see [`LinearStep`].
+#[derive(Clone, Copy, Debug)]
+pub struct LinearAttention<'a> {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of a query, a key and a value; a multiple of [`COLUMNS`].
+    pub dim: usize,
+    /// Vectors that read the states.
+    pub queries: HeadRows<'a>,
+    /// Vectors under which values are added.
+    pub keys: HeadRows<'a>,
+    /// What is added.
+    pub values: HeadRows<'a>,
+    /// Factors on the rows of the states.
+    pub decays: HeadRows<'a>,
+    /// What is held under the first is added under the second.
+    pub moved: Option<[HeadRows<'a>; 2]>,
+    /// If states are read before they change: factors on the keys of what is added for that, `[heads, dim]`.
+    pub bonus: Option<&'a [f32]>,
+}
+
+impl LinearAttention<'_> {
+    /// Returns the elements of the state: `[heads, dim / COLUMNS, dim, COLUMNS]`.
+    pub fn state_len(heads: usize, dim: usize) -> usize {
+        heads * dim * dim
+    }
+
+    /// Runs `n` tokens through `state`, and writes `[tokens, heads · dim]` to `out`.
+    ///
+    /// # Panics
+    /// If a slice is shorter than its shape.
+    pub fn run<T: Threads>(
+        &self,
+        threads: &mut T,
+        isa: Isa,
+        n: usize,
+        state: &mut [f32],
+        out: Rows<'_>,
+    ) {
+        let shape = [self.heads, self.dim, self.dim];
+        each_block(threads, shape, n, state, out, &|token, head, columns, state, out| {
+            let all = head * self.dim..(head + 1) * self.dim;
+            let step = LinearStep {
+                query: self.queries.of(token, all.clone()),
+                key: self.keys.of(token, all.clone()),
+                value: self.values.of(token, columns),
+                decay: self.decays.of(token, all.clone()),
+                moved: self.moved.map(|both| both.map(|rows| rows.of(token, all.clone()))),
+                bonus: self.bonus.map(|bonus| &bonus[all.clone()]),
+            };
+            linear_step(isa, state, step, out);
+        });
+    }
+}
+
+/// Channels of a selective scan, and the location of their numbers; see [`ScanStep`].
+#[derive(Clone, Copy, Debug)]
+pub struct SelectiveScan<'a> {
+    /// Channels; a multiple of [`COLUMNS`].
+    pub channels: usize,
+    /// Elements of a channel's state; a multiple of 4.
+    pub len: usize,
+    /// Inputs of all channels.
+    pub inputs: HeadRows<'a>,
+    /// Step lengths of all channels.
+    pub lengths: HeadRows<'a>,
+    /// The vector under which inputs are added, and then the one that reads the states: `[tokens, 2 · len]`.
+    pub keys: HeadRows<'a>,
+    /// `[channels / COLUMNS, len, COLUMNS]`
+    pub rates: &'a [f32],
+    /// `[channels]`
+    pub past: &'a [f32],
+}
+
+impl SelectiveScan<'_> {
+    /// Returns the elements of the state: `[channels / COLUMNS, len, COLUMNS]`.
+    pub fn state_len(channels: usize, len: usize) -> usize {
+        channels * len
+    }
+
+    /// Runs `n` tokens through `state`, and writes `[tokens, channels]` to `out`.
+    ///
+    /// # Panics
+    /// If a slice is shorter than its shape.
+    pub fn run<T: Threads>(
+        &self,
+        threads: &mut T,
+        isa: Isa,
+        n: usize,
+        state: &mut [f32],
+        out: Rows<'_>,
+    ) {
+        let len = self.len;
+        let shape = [1, self.channels, len];
+        each_block(threads, shape, n, state, out, &|token, _, columns, state, out| {
+            let step = ScanStep {
+                x: self.inputs.of(token, columns.clone()),
+                length: self.lengths.of(token, columns.clone()),
+                rates: &self.rates[columns.start * len..columns.end * len],
+                key: self.keys.of(token, 0..len),
+                query: self.keys.of(token, len..2 * len),
+                past: &self.past[columns],
+            };
+            scan_step(isa, state, step, out);
         });
     }
 }

@@ -7,8 +7,12 @@
 
 mod conv;
 mod delta;
+mod linear;
+mod scan;
 mod ssm;
 
 pub use conv::{Filter, convolve};
 pub use delta::{COLUMNS, DeltaStep, delta_step};
+pub use linear::{LinearStep, linear_step};
+pub use scan::{ScanStep, scan_step};
 pub use ssm::{SsmStep, ssm_step};

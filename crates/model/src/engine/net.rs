@@ -160,7 +160,9 @@ impl<'m> Net<'m> {
             streams: match (self.weights.join, self.spec.alt_up) {
                 (Some(_), _) => self.spec.hidden_size,
                 (None, true) => alt_up::row_len(self.spec.hidden_size),
-                (None, false) => 0,
+                (None, false) => {
+                    self.spec.mixers().map(|(_, mixer)| mixer.spec().carried()).max().unwrap_or(0)
+                }
             },
             joined: self.weights.join.map_or(0, |join| join.projection.cols()),
             head: self.weights.head.widest_input(),
@@ -233,6 +235,11 @@ impl<'m> Net<'m> {
             if let Some(alt_up) = &w.alt_up {
                 alt_up.predict(&mut step);
             }
+            if let Some(w) = &w.feed_forward
+                && w.part.route_early(pending, &mut step)
+            {
+                pending = None;
+            }
             if let Some(w) = &w.mixer {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 match (laurel, norm) {
@@ -252,6 +259,9 @@ impl<'m> Net<'m> {
                 let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
                 step.pack_normed(pending, order, norm, formats);
                 w.part.forward(&mut step);
+                if step.rows().all() == 0 {
+                    return Ok(());
+                }
                 pending = Some(contribution(w));
             }
             pending = end_layer(&mut step, w, pending);

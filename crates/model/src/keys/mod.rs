@@ -140,6 +140,31 @@ impl<'g, 'a> Keys<'g, 'a> {
         values.into_iter().map(checked).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
+    /// Reads a number in `range` (the start included) for each layer: the file's list, or one for all.
+    pub(crate) fn floats_per_layer(
+        &self,
+        key: &str,
+        layers: usize,
+        range: std::ops::Range<f32>,
+    ) -> Result<Option<Vec<f32>>, SpecError> {
+        let expected = format!("{} to below {}", range.start, range.end);
+        let values: Vec<f32> = match self.gguf.get(&self.name(key)) {
+            None => return Ok(None),
+            Some(Value::Array(array)) => {
+                array.iter_f32().into_iter().flatten().take(layers).collect()
+            }
+            Some(_) => vec![self.get::<f32>(key)?.unwrap_or(0.0); layers],
+        };
+        if values.len() < layers {
+            let found = format!("an array of {} numbers", values.len());
+            return Err(self.value(key, found, format!("{layers}, one per layer")));
+        }
+        match values.iter().find(|value| !range.contains(value)) {
+            Some(found) => Err(self.value(key, found, expected)),
+            None => Ok(Some(values)),
+        }
+    }
+
     /// Returns the flags of the layers from the array of `key`.
     pub(crate) fn flags(
         &self,

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use alight_formats::gguf::Value;
 use alight_kernels::attention::{AttentionParams, KvShape, KvType, Window, tile_tokens};
 use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
@@ -18,6 +19,7 @@ use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
 use crate::parts::buffers::{Angles, Buffers, WorkSize};
+use crate::parts::routing::softplus;
 use crate::parts::score_bias::{ScoreBias, ScoreBiases};
 use crate::parts::step::{QueryHeads, Step};
 use crate::parts::{Attended, MixerSpec, Part, PartSpec};
@@ -47,7 +49,8 @@ pub struct AttentionSpec {
     pub pairing: RopePairing,
     /// Biases of scores by the distance of two positions.
     pub bias: Option<ScoreBias>,
-    /// The number of positions of the longest text, where scores have biases: these are made in advance.
+    /// The number of positions of the longest text, where scores have biases, which are made in advance, or where tokens of longer texts choose
+    /// the positions that they see.
     pub reach: Option<usize>,
     /// The elements of queries and keys that are normed together.
     pub qk_norm: QkNorm,
@@ -68,9 +71,27 @@ pub struct AttentionSpec {
     pub kv_layer: Option<usize>,
     /// The gate of the outputs of heads, before the output projection.
     pub output_gate: OutputGate,
+    /// The function of that gate's projection.
+    pub gate_function: GateFunction,
+    /// The file's name for the norm of the outputs of all heads together, before the output projection.
+    pub output_norm: Option<&'static str>,
+    /// Queries, keys and values are at most this far from 0: those further away are set to it.
+    pub clamp: Option<f32>,
+    /// Factor on values.
+    pub value_scale: f32,
 }
 
-/// The gate of the outputs of heads: the sigmoid of a projection of the part's input.
+/// The function of the projection that makes the gate of the outputs of heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GateFunction {
+    /// 1 / (1 + e⁻ˣ).
+    #[default]
+    Sigmoid,
+    /// ln(1 + eˣ).
+    Softplus,
+}
+
+/// The gate of the outputs of heads: a function of a projection of the part's input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputGate {
     /// There is none.
@@ -172,17 +193,28 @@ pub enum QkNorm {
     WholeIfThere,
 }
 
-/// Returns the length of a head: the value of `key`, or the hidden size divided by `heads`.
-fn head_dim(keys: &Keys<'_, '_>, key: &str, heads: usize) -> Result<usize, SpecError> {
-    let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
-    match keys.optional_dimension(key, MAX_WIDTH)? {
-        Some(dim) => Ok(dim),
-        None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
-        None => {
-            let expected = format!("a divisor of the embedding length {hidden}");
-            Err(keys.value("attention.head_count", heads, expected))
-        }
+/// The keys of the numbers of query heads and of key/value heads.
+const HEADS: &str = "attention.head_count";
+const KV_HEADS: &str = "attention.head_count_kv";
+
+/// Returns the length of a head: the value of `key`, or the hidden size divided by the heads of the first layer that has any.
+pub(super) fn head_dim(keys: &Keys<'_, '_>, key: &str) -> Result<usize, SpecError> {
+    if let Some(dim) = keys.optional_dimension(key, MAX_WIDTH)? {
+        return Ok(dim);
     }
+    let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
+    let heads = match keys.gguf.get(&keys.name(HEADS)) {
+        Some(Value::Array(array)) => {
+            let first = array.iter_int().into_iter().flatten().find(|heads| *heads != 0);
+            usize::try_from(first.unwrap_or(0)).unwrap_or(0)
+        }
+        _ => keys.dimension(HEADS, MAX_WIDTH)?,
+    };
+    if heads == 0 || !hidden.is_multiple_of(heads) {
+        let expected = format!("a divisor of the embedding length {hidden}");
+        return Err(keys.value(HEADS, heads, expected));
+    }
+    Ok(hidden / heads)
 }
 
 impl AttentionSpec {
@@ -194,11 +226,13 @@ impl AttentionSpec {
     /// # Errors
     /// A size that no model can have.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<AttentionSpec, SpecError> {
-        let kv_heads = keys.optional_dimension("attention.head_count_kv", MAX_WIDTH)?;
-        AttentionSpec::read_with(keys, kv_heads)
+        let heads = keys.dimension(HEADS, MAX_WIDTH)?;
+        let kv_heads = keys.optional_dimension(KV_HEADS, MAX_WIDTH)?;
+        AttentionSpec::read_with(keys, heads, kv_heads.unwrap_or(heads))
     }
 
-    /// As [`AttentionSpec::read`], for each layer of a network in which only layers with key/value heads have attention.
+    /// As [`AttentionSpec::read`], for each layer of a network in which only layers with key/value heads have attention. Layers may
+    /// have different numbers of heads.
     ///
     /// # Errors
     /// A size that no model can have.
@@ -206,14 +240,29 @@ impl AttentionSpec {
         keys: &Keys<'_, '_>,
         layers: usize,
     ) -> Result<Vec<Option<AttentionSpec>>, SpecError> {
-        let key = "attention.head_count_kv";
-        let found = keys.per_layer_in(key, layers, 0..=MAX_WIDTH)?;
-        let counts = found.ok_or_else(|| keys.missing(key))?;
-        let each = counts.into_iter().map(|kv_heads| match kv_heads {
+        let counts = |key| {
+            let found = keys.per_layer_in(key, layers, 0..=MAX_WIDTH)?;
+            found.ok_or_else(|| keys.missing(key))
+        };
+        let each = counts(HEADS)?.into_iter().zip(counts(KV_HEADS)?);
+        let each = each.map(|(heads, kv_heads)| match kv_heads {
             0 => Ok(None),
-            some => AttentionSpec::read_with(keys, Some(some)).map(Some),
+            some => AttentionSpec::read_with(keys, heads, some).map(Some),
         });
         each.collect()
+    }
+
+    /// As [`AttentionSpec::read`], for each layer of a network whose layers may have different numbers of heads.
+    ///
+    /// # Errors
+    /// A size that no model can have, or a layer without heads.
+    pub(crate) fn read_each(
+        keys: &Keys<'_, '_>,
+        layers: usize,
+    ) -> Result<Vec<AttentionSpec>, SpecError> {
+        let each = AttentionSpec::read_where_there(keys, layers)?.into_iter();
+        let none = || keys.value(KV_HEADS, 0, "at least 1 in every layer".into());
+        each.map(|attention| attention.ok_or_else(none)).collect()
     }
 
     /// Reads the length of a key.
@@ -221,19 +270,20 @@ impl AttentionSpec {
     /// # Errors
     /// A length that no model can have.
     pub(crate) fn key_dim(keys: &Keys<'_, '_>) -> Result<usize, SpecError> {
-        let heads = keys.dimension("attention.head_count", MAX_WIDTH)?;
-        head_dim(keys, "attention.key_length", heads)
+        head_dim(keys, "attention.key_length")
     }
 
-    fn read_with(keys: &Keys<'_, '_>, kv_heads: Option<usize>) -> Result<AttentionSpec, SpecError> {
-        let heads = keys.dimension("attention.head_count", MAX_WIDTH)?;
-        let kv_heads = kv_heads.unwrap_or(heads);
-        if !heads.is_multiple_of(kv_heads) {
+    fn read_with(
+        keys: &Keys<'_, '_>,
+        heads: usize,
+        kv_heads: usize,
+    ) -> Result<AttentionSpec, SpecError> {
+        if heads == 0 || !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of the {heads} query heads");
-            return Err(keys.value("attention.head_count_kv", kv_heads, expected));
+            return Err(keys.value(KV_HEADS, kv_heads, expected));
         }
-        let key_dim = head_dim(keys, "attention.key_length", heads)?;
-        let value_dim = head_dim(keys, "attention.value_length", heads)?;
+        let key_dim = head_dim(keys, "attention.key_length")?;
+        let value_dim = head_dim(keys, "attention.value_length")?;
         for (key, dim) in [("attention.key_length", key_dim), ("attention.value_length", value_dim)]
         {
             if heads * dim > MAX_WIDTH {
@@ -273,6 +323,10 @@ impl AttentionSpec {
             keys_as_values: false,
             kv_layer: None,
             output_gate: OutputGate::None,
+            gate_function: GateFunction::Sigmoid,
+            output_norm: None,
+            clamp: None,
+            value_scale: 1.0,
         }
     }
 
@@ -387,6 +441,8 @@ pub(crate) struct Attention {
     v_norm: Option<Norm>,
     /// `[heads]`
     sinks: Option<Vec<f32>>,
+    /// `[heads · value_dim]`
+    output_norm: Option<Norm>,
     biases: Option<Arc<ScoreBiases>>,
 }
 
@@ -420,6 +476,14 @@ fn qkv(
         Ok(Linear::from(matrix).with_bias(bias.as_ref().map(|bias| bias[rows].to_vec())))
     };
     Ok((part(0..q)?, Some(part(q..q + k)?), Some(part(q + k..all)?)))
+}
+
+/// Marks what chooses the positions that a token sees as unused: in texts as short as are computed it chooses all.
+pub(super) fn ignore_indexer(find: &LayerFinder<'_, '_, '_>) {
+    for what in ["q_proj", "k_proj", "q_norm", "k_norm", "attn_q_b", "attn_k", "proj"] {
+        find.ignore(&format!("indexer.{what}.weight"));
+    }
+    find.ignore("indexer.k_norm.bias");
 }
 
 /// Finds the gate that has a projection of its own.
@@ -483,6 +547,9 @@ impl Attention {
             }
         };
         let (q, k, v) = qkv(find, &spec, hidden)?;
+        if spec.reach.is_some() {
+            ignore_indexer(find);
+        }
         Ok(Attention {
             q,
             k,
@@ -493,6 +560,7 @@ impl Attention {
             k_norm: if own { norm("attn_k_norm", spec.kv_heads)? } else { Vec::new() },
             v_norm: spec.value_norm.then(|| find.unweighted_norm(spec.value_dim)),
             sinks: spec.sinks.map(|name| find.vector(name, spec.heads)).transpose()?,
+            output_norm: spec.output_norm.map(|name| find.norm(name, out_width)).transpose()?,
             biases: spec.bias.map(|bias| shared_biases(find, &spec, bias)).transpose()?,
             spec,
         })
@@ -512,8 +580,14 @@ impl Attention {
         ];
         let (cache, layer) = (&mut *step.cache, step.layer);
         step.compute.store_rows(cache, layer, batch, rows, &b.threads, &|i, [q, k, v]| {
+            if let Some(most) = spec.clamp {
+                [&mut *q, &mut *k, &mut *v].into_iter().for_each(|row| clamp(row, most));
+            }
             if self.v.is_none() {
                 v.copy_from_slice(k);
+            }
+            if spec.value_scale != 1.0 {
+                vec::scale(isa, v, spec.value_scale);
             }
             if let Some(norm) = &self.v_norm {
                 v.chunks_exact_mut(spec.value_dim).for_each(|head| norm.apply(isa, head));
@@ -626,7 +700,22 @@ impl Part for Attention {
         let input = Rows::new(&mut b.heads_out, out_width);
         let (n, acts, threads) = (b.batch.counts(), &mut b.acts, &b.threads);
         match spec.output_gate {
-            OutputGate::None => step.compute.pack_rows(n, input, acts, formats, threads),
+            OutputGate::None => {
+                step.compute.pack(
+                    n,
+                    out_width,
+                    [input],
+                    acts,
+                    formats,
+                    threads,
+                    &|_, [y], _, put| {
+                        if let Some(norm) = &self.output_norm {
+                            norm.apply(isa, y);
+                        }
+                        put(y);
+                    },
+                );
+            }
             OutputGate::InQueries | OutputGate::Own | OutputGate::OfHeads => {
                 let rows = [Rows::new(&mut b.gate, spec.gate_width()), input];
                 step.compute.pack(
@@ -641,7 +730,12 @@ impl Part for Attention {
                             OutputGate::OfHeads => expand(gate, &mut scratch.row[..out_width]),
                             _ => &mut gate[..out_width],
                         };
-                        sigmoid_mul(isa, each, y);
+                        match spec.gate_function {
+                            GateFunction::Sigmoid => sigmoid_mul(isa, each, y),
+                            GateFunction::Softplus => {
+                                each.iter_mut().zip(y).for_each(|(g, y)| *g = softplus(*g) * *y);
+                            }
+                        }
                         put(each);
                     },
                 );
@@ -651,8 +745,13 @@ impl Part for Attention {
     }
 }
 
+/// Sets numbers that are more than `most` away from 0 to ±`most`. NaN stays NaN.
+fn clamp(x: &mut [f32], most: f32) {
+    x.iter_mut().for_each(|x| *x = x.clamp(-most, most));
+}
+
 /// Repeats the gate of each head, `[heads]`, for all elements of its output: `[heads, value_dim]`.
-fn expand<'a>(gates: &[f32], each: &'a mut [f32]) -> &'a mut [f32] {
+pub(super) fn expand<'a>(gates: &[f32], each: &'a mut [f32]) -> &'a mut [f32] {
     let value_dim = each.len() / gates.len();
     each.chunks_exact_mut(value_dim).zip(gates).for_each(|(each, gate)| each.fill(*gate));
     each

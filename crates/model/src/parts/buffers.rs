@@ -164,6 +164,8 @@ pub(crate) struct Buffers {
     pub(crate) partials: Vec<f32>,
     pub(crate) threads: PerThread<Scratch>,
     pub(crate) experts: ExpertsBuffers,
+    /// Elements of a row of what was chosen before a mixer; 0: nothing was.
+    pub(crate) choice_width: usize,
     pub(crate) latent: LatentBuffers,
     /// The maximum number of rows of a call.
     batch_size: usize,
@@ -230,6 +232,7 @@ impl Buffers {
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; sizes.partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size, sizes.experts_read),
+            choice_width: 0,
             latent: LatentBuffers::new(&work.latent, batch),
             batch_size: batch,
             rows_used: 0,
@@ -273,12 +276,14 @@ impl Buffers {
     /// `keep(buffers, from, to)` copies row `from` of any further buffer to row `to`.
     pub(crate) fn keep_wanted(&mut self, hidden: usize, keep: impl Fn(&mut Buffers, usize, usize)) {
         let widths = [self.token_input_width, self.angles.width, self.stream_width];
+        let choice = self.choice_width;
         let mut batch = std::mem::take(&mut self.batch);
         batch.keep_wanted(|from, to| {
             Rows::new(&mut self.x, hidden).copy(from, to);
             Rows::new(&mut self.token_inputs, widths[0]).copy(from, to);
             Rows::new(&mut self.angles.values, widths[1]).copy(from, to);
             Rows::new(&mut self.streams, widths[2]).copy(from, to);
+            self.experts.copy_choice(choice, from, to);
             keep(self, from, to);
         });
         self.batch = batch;

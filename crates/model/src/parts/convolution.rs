@@ -38,7 +38,12 @@ impl Convolution {
         [taps, channels]: [usize; 2],
         silu: bool,
     ) -> Result<Convolution, WeightError> {
-        let by_channel = find.table(&format!("{what}.weight"), [taps, channels])?;
+        let name = format!("{what}.weight");
+        // Some files have a third dimension, of one element, before the channels.
+        let by_channel = match find.rows(&name) {
+            Some(1) if channels > 1 => find.numbers(&name, taps * channels)?,
+            _ => find.table(&name, [taps, channels])?,
+        };
         let by_tap = (0..taps * channels).map(|i| by_channel[i % channels * taps + i / channels]);
         let bias = find.bias(what, channels)?;
         Ok(Convolution { taps: by_tap.collect(), bias, channels, silu })

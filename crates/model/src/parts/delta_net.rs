@@ -21,7 +21,7 @@ use crate::parts::{MixerSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// Maximum length of a head, far above any model's: a state grows with its square.
-const MAX_HEAD: usize = 1024;
+pub(super) const MAX_HEAD: usize = 1024;
 
 /// A gated delta net.
 #[derive(Clone, Debug, PartialEq)]
@@ -374,7 +374,7 @@ fn split_inputs(spec: &DeltaNetSpec, step: &mut Step<'_>) {
 }
 
 /// Scales each head of `dim` elements to a length: `x · length / √(Σx² + eps)`.
-fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
+pub(super) fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
     for head in x.chunks_exact_mut(dim) {
         let scale = length / vec::root_of_squares(vec::dot(isa, head, head) + eps);
         vec::scale(isa, head, scale);

@@ -9,13 +9,14 @@ use alight_kernels::{Isa, gate, vec};
 
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
+use crate::norm::Norm;
 use crate::parts::buffers::WorkSize;
 use crate::parts::step::Step;
 use crate::parts::{FeedForwardSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// The function that is applied to the gate, or to the only projection if there is no gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// x · sigmoid(x).
     Silu,
@@ -29,6 +30,40 @@ pub enum Activation {
     ClampedSilu,
     /// The square of x, or 0 where x is negative.
     ReluSquared,
+    /// x · sigmoid(x), at most this, times the other projection, which is first clamped to ± this.
+    LimitedSilu(f32),
+    /// The same with x itself at most this, and not x · sigmoid(x).
+    SiluOfLimited(f32),
+    /// xIELU, without a gate.
+    Xielu(Xielu),
+}
+
+/// xIELU (Huang et al. 2024): `positive · x² + slope · x` where x is positive, `(e^min(x, limit) − 1 − x) · negative + slope · x`
+/// elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xielu {
+    /// Factor where x is positive.
+    pub positive: f32,
+    /// Factor elsewhere.
+    pub negative: f32,
+    /// Factor on x itself.
+    pub slope: f32,
+    /// Maximum of the exponent; just below 0.
+    pub limit: f32,
+}
+
+impl Xielu {
+    fn apply(&self, x: f32) -> f32 {
+        let curve = match x > 0.0 {
+            true => self.positive * x * x,
+            // Not by `min`, which would turn NaN into a number.
+            false => {
+                let exponent = if x > self.limit { self.limit } else { x };
+                (libm::expm1f(exponent) - x) * self.negative
+            }
+        };
+        curve + self.slope * x
+    }
 }
 
 /// The matrices that the input is multiplied with.
@@ -54,6 +89,8 @@ pub struct DenseSpec {
     /// Gates count only if they exceed the mean of a token's gates by more than this number of standard deviations; the excess is
     /// their value.
     pub deviations: Option<f32>,
+    /// The file's name for the norm of the input of the second projection.
+    pub inner_norm: Option<&'static str>,
 }
 
 impl Activation {
@@ -64,9 +101,18 @@ impl Activation {
             Activation::GeluTanh => gate::gelu_tanh_mul(isa, gate, up),
             Activation::GeluErf => gate::gelu_erf_mul(isa, gate, up),
             Activation::ClampedSilu => gate::clamped_silu_mul(isa, gate, up),
-            Activation::Relu | Activation::ReluSquared => {
+            Activation::Relu | Activation::ReluSquared | Activation::Xielu(_) => {
                 self.apply_alone(isa, gate);
                 gate.iter_mut().zip(up).for_each(|(gate, up)| *gate *= up);
+            }
+            Activation::LimitedSilu(most) => {
+                gate::silu(isa, gate);
+                multiply_limited(gate, up, most, most);
+            }
+            Activation::SiluOfLimited(most) => {
+                gate.iter_mut().for_each(|x| *x = at_most(*x, most));
+                gate::silu(isa, gate);
+                multiply_limited(gate, up, f32::INFINITY, most);
             }
         }
     }
@@ -78,7 +124,10 @@ impl Activation {
             Activation::GeluTanh => gate::gelu_tanh(isa, x),
             Activation::GeluErf => gate::gelu_erf(isa, x),
             Activation::Relu => gate::relu(isa, x),
-            Activation::ClampedSilu => unreachable!("it clamps what a gate is multiplied with"),
+            Activation::ClampedSilu | Activation::LimitedSilu(_) | Activation::SiluOfLimited(_) => {
+                unreachable!("it limits what a gate is multiplied with")
+            }
+            Activation::Xielu(xielu) => x.iter_mut().for_each(|x| *x = xielu.apply(*x)),
             Activation::ReluSquared => gate::relu_squared(isa, x),
         }
     }
@@ -99,13 +148,33 @@ impl DenseSpec {
     /// # Errors
     /// A size that no model can have.
     pub(crate) fn read_beside_experts(keys: &Keys<'_, '_>) -> Result<DenseSpec, SpecError> {
-        let intermediate_size = keys.dimension("feed_forward_length", MAX_WIDTH)?;
-        Ok(DenseSpec {
+        Ok(DenseSpec::new(keys.dimension("feed_forward_length", MAX_WIDTH)?))
+    }
+
+    /// As [`DenseSpec::read`], for each layer of a network whose layers may have different widths; 0: the layer has no dense part.
+    ///
+    /// # Errors
+    /// A size that no model can have, or a mixture of experts.
+    pub(crate) fn read_where_there(
+        keys: &Keys<'_, '_>,
+        layers: usize,
+    ) -> Result<Vec<Option<DenseSpec>>, SpecError> {
+        DenseSpec::refuse_experts(keys)?;
+        let key = "feed_forward_length";
+        let widths = keys.per_layer_in(key, layers, 0..=MAX_WIDTH)?;
+        let widths = widths.ok_or_else(|| keys.missing(key))?.into_iter();
+        Ok(widths.map(|width| (width > 0).then(|| DenseSpec::new(width))).collect())
+    }
+
+    /// Returns a gated part of this width, with SiLU.
+    pub(crate) fn new(intermediate_size: usize) -> DenseSpec {
+        DenseSpec {
             intermediate_size,
             activation: Activation::Silu,
             inputs: InputMatrices::GateAndUp,
             deviations: None,
-        })
+            inner_norm: None,
+        }
     }
 
     /// Checks that the network is not a mixture of experts.
@@ -133,7 +202,8 @@ impl PartSpec for DenseSpec {
 
     fn work(&self, _hidden: usize) -> WorkSize {
         let width = self.intermediate_size;
-        let up = if self.deviations.is_some() { width } else { 0 };
+        let whole = self.deviations.is_some() || self.inner_norm.is_some();
+        let up = if whole { width } else { 0 };
         WorkSize { gate: width, up, activated: width, ..WorkSize::default() }
     }
 }
@@ -141,6 +211,18 @@ impl PartSpec for DenseSpec {
 impl FeedForwardSpec for DenseSpec {
     fn dense(&self) -> Option<&DenseSpec> {
         Some(self)
+    }
+}
+
+/// Returns `x`, or `most` if it is greater. NaN stays NaN.
+fn at_most(x: f32, most: f32) -> f32 {
+    if x > most { most } else { x }
+}
+
+/// `gate = min(gate, most) ⊙ clamp(up, ±limit)`.
+fn multiply_limited(gate: &mut [f32], up: &[f32], most: f32, limit: f32) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = at_most(*gate, most) * up.clamp(-limit, limit);
     }
 }
 
@@ -165,6 +247,8 @@ pub(crate) struct Dense {
     up: Linear,
     /// `[hidden, intermediate]`
     down: Linear,
+    /// `[intermediate]`
+    inner_norm: Option<Norm>,
 }
 
 /// The file's names for its gate, up and down.
@@ -201,7 +285,9 @@ impl Dense {
             }
             InputMatrices::Up => (None, one(up_name)?),
         };
-        Ok(Dense { spec: spec.clone(), gate, up, down: find.linear(down_name, width, hidden)? })
+        let inner_norm = spec.inner_norm.map(|name| find.norm(name, width)).transpose()?;
+        let down = find.linear(down_name, width, hidden)?;
+        Ok(Dense { spec: spec.clone(), gate, up, down, inner_norm })
     }
 
     /// Returns the matrices that the input is multiplied with.
@@ -233,7 +319,8 @@ impl Part for Dense {
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
         let to = (&mut b.activated, ActivationFormats::of(self.down.kinds()));
         // The values of a token are packed together with their products, unless they depend on all products of the token.
-        match (gate, spec.deviations) {
+        let whole = spec.deviations.is_some() || self.inner_norm.is_some();
+        match (gate, whole) {
             (None, _) => {
                 let activate = |_: Range<usize>, [up]: [&mut [f32]; 1]| {
                     spec.activation.apply_alone(isa, up);
@@ -241,14 +328,14 @@ impl Part for Dense {
                 let to = Packing::new(acts, width, to, &mut b.gate);
                 compute.multiply_and_pack([&up], acts, threads, &activate, &to);
             }
-            (Some(gate), None) => {
+            (Some(gate), false) => {
                 let join = |_: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
                     spec.activation.apply(isa, gate, up);
                 };
                 let to = Packing::new(acts, width, to, &mut b.gate);
                 compute.multiply_and_pack([&gate, &up], acts, threads, &join, &to);
             }
-            (Some(gate), Some(deviations)) => {
+            (Some(gate), true) => {
                 let outputs = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
                 compute.multiply([[&gate, &up]], [outputs], acts, threads, None);
                 let rows = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
@@ -261,8 +348,13 @@ impl Part for Dense {
                     formats,
                     threads,
                     &|_, [gate, up], _, put| {
-                        keep_above(gate, deviations);
+                        if let Some(deviations) = spec.deviations {
+                            keep_above(gate, deviations);
+                        }
                         spec.activation.apply(isa, gate, up);
+                        if let Some(norm) = &self.inner_norm {
+                            norm.apply(isa, gate);
+                        }
                         put(gate);
                     },
                 );

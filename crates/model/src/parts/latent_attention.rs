@@ -19,12 +19,13 @@
 //! how the prompt was split, or the contents of the cache would change answers.
 
 use alight_kernels::attention::{AttentionParams, KvShape, KvType, tile_tokens};
+use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::{ActivationFormats, Activations, RowCounts};
 use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
 
-use super::attention::Temperature;
+use super::attention::{OutputGate, Temperature, expand, head_dim, ignore_indexer};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
@@ -56,6 +57,14 @@ pub struct LatentAttentionSpec {
     pub scale: f32,
     /// A factor on queries at distant positions.
     pub temperature: Option<Temperature>,
+    /// The elements that are rotated together.
+    pub pairing: RopePairing,
+    /// False if the elements that would be rotated are left as they are.
+    pub rotates: bool,
+    /// The gate of the outputs of heads, before the output projection.
+    pub output_gate: OutputGate,
+    /// The number of positions of the longest text, where tokens of longer texts choose the positions that they see.
+    pub reach: Option<usize>,
 }
 
 impl LatentAttentionSpec {
@@ -77,7 +86,7 @@ impl LatentAttentionSpec {
                     keys.do_not_apply(&[plain]);
                     Ok((of_heads, found))
                 }
-                None => Ok((plain, keys.dimension(plain, MAX_WIDTH)?)),
+                None => Ok((plain, head_dim(keys, plain)?)),
             }
         };
         let (key, key_dim) = length("attention.key_length_mla", "attention.key_length")?;
@@ -104,12 +113,25 @@ impl LatentAttentionSpec {
             value_dim,
             scale: 1.0 / (key_dim as f32).sqrt(),
             temperature: None,
+            pairing: RopePairing::Interleaved,
+            rotates: true,
+            output_gate: OutputGate::None,
+            reach: None,
         })
     }
 
     /// Returns the length of a query before it is absorbed.
     fn key_dim(&self) -> usize {
         self.unrotated + self.rotated
+    }
+
+    /// Returns the width of the rows in the buffer of gates.
+    fn gate_width(&self) -> usize {
+        match self.output_gate {
+            OutputGate::None | OutputGate::InQueries => 0,
+            OutputGate::Own => self.heads * self.value_dim,
+            OutputGate::OfHeads => self.heads,
+        }
     }
 
     /// Returns the number of elements that the cache keeps of a token.
@@ -142,6 +164,7 @@ impl PartSpec for LatentAttentionSpec {
             q: heads * self.row(),
             k: self.row(),
             v: self.query_rank.unwrap_or(0),
+            gate: self.gate_width(),
             heads_out: heads * self.rank.max(self.value_dim),
             widest_input: (heads * self.value_dim).max(self.query_rank.unwrap_or(0)),
             attention_rows: heads * tile_tokens(heads).max(1),
@@ -227,6 +250,8 @@ pub(crate) struct LatentAttention {
     /// `[rank]`
     norm: Norm,
     heads: Heads,
+    /// `[heads · value_dim, hidden]`, or `[heads, hidden]`
+    gate: Option<Linear>,
     /// `[hidden, heads · value_dim]`
     o: Linear,
 }
@@ -265,6 +290,9 @@ impl LatentAttention {
                 find.linear("attn_q_b", query_rank, width)?,
             ))),
         };
+        if spec.reach.is_some() {
+            ignore_indexer(find);
+        }
         let together = "attn_kv_b";
         let heads_of = if find.has(together) && !find.has("attn_k_b") {
             let rows = unrotated + value_dim;
@@ -284,6 +312,10 @@ impl LatentAttention {
             rows: find.linear("attn_kv_a_mqa", hidden, spec.row())?,
             norm: find.norm("attn_kv_a_norm", rank)?,
             heads: heads_of,
+            gate: match spec.gate_width() {
+                0 => None,
+                width => Some(find.linear("attn_gate", hidden, width)?),
+            },
             o: find.linear("attn_output", heads * value_dim, hidden)?,
         })
     }
@@ -297,6 +329,10 @@ impl LatentAttention {
         let (acts, threads) = (&mut b.acts, &b.threads);
         let made = self.rows.view(store);
         let made_rows = Rows::new(&mut b.k, spec.row());
+        if let Some(gate) = &self.gate {
+            let gates = Rows::new(&mut b.gate, spec.gate_width());
+            compute.project(&gate.view(store), gates, acts, threads);
+        }
         match &self.queries {
             Queries::Plain(q) => {
                 let outputs = [[Rows::new(&mut b.mixed, width)], [made_rows]];
@@ -332,12 +368,14 @@ impl LatentAttention {
         ];
         let (cache, layer) = (&mut *step.cache, step.layer);
         step.compute.store_rows(cache, layer, batch, rows, &b.threads, &|i, [q, row, _]| {
-            let (cos, sin) = angles.of(i, 0);
+            let (cos, sin) = if spec.rotates { angles.of(i, 0) } else { (&[][..], &[][..]) };
             let (latent, rotated) = row.split_at_mut(spec.rank);
             self.norm.apply(isa, latent);
-            rope_apply(isa, rotated, cos, sin, RopePairing::Interleaved);
-            for head in q.chunks_exact_mut(spec.key_dim()) {
-                rope_apply(isa, &mut head[spec.unrotated..], cos, sin, RopePairing::Interleaved);
+            if spec.rotates {
+                rope_apply(isa, rotated, cos, sin, spec.pairing);
+            }
+            for head in q.chunks_exact_mut(spec.key_dim()).filter(|_| spec.rotates) {
+                rope_apply(isa, &mut head[spec.unrotated..], cos, sin, spec.pairing);
             }
             if let Some(temperature) = &spec.temperature {
                 vec::scale(isa, q, temperature.at(batch.place(i).1));
@@ -443,6 +481,7 @@ impl Part for LatentAttention {
             Heads::Apart { keys, values } => all.extend([keys, values]),
             Heads::Together(both) => all.push(both),
         }
+        all.extend(&self.gate);
         all.push(&self.o);
         all
     }
@@ -456,6 +495,7 @@ impl Part for LatentAttention {
             Heads::Apart { keys, values } => all.extend([keys, values]),
             Heads::Together(both) => all.push(both),
         }
+        all.extend(&mut self.gate);
         all.push(&mut self.o);
         all
     }
@@ -465,7 +505,8 @@ impl Part for LatentAttention {
             Queries::Plain(q) => q,
             Queries::Normed(parts) => &parts.0,
         };
-        ActivationFormats::of(first.kinds().chain(self.rows.kinds()))
+        let gate = self.gate.iter().flat_map(Linear::kinds);
+        ActivationFormats::of(first.kinds().chain(self.rows.kinds()).chain(gate))
     }
 
     fn forward(&self, step: &mut Step<'_>) {
@@ -473,7 +514,11 @@ impl Part for LatentAttention {
         self.project(step);
         self.rotate_and_store(step);
         let width = spec.heads * spec.key_dim();
-        if !step.keep_wanted_rows(|b, from, to| Rows::new(&mut b.mixed, width).copy(from, to)) {
+        let some = step.keep_wanted_rows(|b, from, to| {
+            Rows::new(&mut b.mixed, width).copy(from, to);
+            Rows::new(&mut b.gate, spec.gate_width()).copy(from, to);
+        });
+        if !some {
             return;
         }
         self.absorb(step);
@@ -483,8 +528,30 @@ impl Part for LatentAttention {
         let o = self.o.view(step.store);
         let b = &mut *step.buffers;
         let input = Rows::new(&mut b.heads_out, spec.heads * spec.value_dim);
-        let n = b.batch.counts();
-        step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
+        let (n, isa) = (b.batch.counts(), step.compute.isa);
+        let (acts, threads, width) = (&mut b.acts, &b.threads, spec.heads * spec.value_dim);
+        match self.gate {
+            None => step.compute.pack_rows(n, input, acts, formats, threads),
+            Some(_) => {
+                let rows = [Rows::new(&mut b.gate, spec.gate_width()), input];
+                step.compute.pack(
+                    n,
+                    width,
+                    rows,
+                    acts,
+                    formats,
+                    threads,
+                    &|_, [gate, y], scratch, put| {
+                        let each = match spec.output_gate {
+                            OutputGate::OfHeads => expand(gate, &mut scratch.row[..width]),
+                            _ => gate,
+                        };
+                        sigmoid_mul(isa, each, y);
+                        put(each);
+                    },
+                );
+            }
+        }
         step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
 }

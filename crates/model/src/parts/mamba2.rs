@@ -35,6 +35,8 @@ pub struct Mamba2Spec {
     pub key_len: usize,
     /// Number of tokens that the convolution looks at, including the current one.
     pub taps: usize,
+    /// True if the file may leave out the norm of the output.
+    pub norm_optional: bool,
 }
 
 impl Mamba2Spec {
@@ -69,7 +71,7 @@ impl Mamba2Spec {
             let what = "heads whose length is not a multiple of 16";
             return Err(keys.unsupported("ssm.inner_size", inner, what));
         }
-        Ok(Mamba2Spec { heads, groups, head_dim, key_len, taps })
+        Ok(Mamba2Spec { heads, groups, head_dim, key_len, taps, norm_optional: false })
     }
 
     /// Returns the width of all heads' inputs, and of the output.
@@ -140,7 +142,7 @@ pub(crate) struct Mamba2 {
     a: Vec<f32>,
     /// Factors on the inputs that bypass the states, `[heads]`.
     d: Vec<f32>,
-    /// Of each group, `[inner / groups]`.
+    /// Of each group, `[inner / groups]`; some files have none.
     norms: Vec<Norm>,
 }
 
@@ -160,7 +162,10 @@ impl Mamba2 {
             dt_bias: find.vector("ssm_dt.bias", heads)?,
             a: find.table("ssm_a", [1, heads])?,
             d: find.table("ssm_d", [1, heads])?,
-            norms: find.norms("ssm_norm", [inner / spec.groups, spec.groups])?,
+            norms: match find.has("ssm_norm") || !spec.norm_optional {
+                true => find.norms("ssm_norm", [inner / spec.groups, spec.groups])?,
+                false => Vec::new(),
+            },
         })
     }
 

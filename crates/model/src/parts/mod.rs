@@ -8,21 +8,28 @@ pub(crate) mod alt_up;
 pub(crate) mod attention;
 pub(crate) mod batch;
 pub(crate) mod buffers;
+pub(crate) mod channel_mix;
 pub(crate) mod compute;
 mod convolution;
 pub(crate) mod delta_net;
 pub(crate) mod dense;
 pub(crate) mod dense_and_experts;
 pub(crate) mod experts;
+pub(crate) mod kda;
 pub(crate) mod latent_attention;
 pub(crate) mod latent_experts;
 pub(crate) mod laurel;
+pub(crate) mod mamba;
 pub(crate) mod mamba2;
+pub(crate) mod projection;
 pub(crate) mod routing;
+pub(crate) mod rwkv;
 pub(crate) mod score_bias;
 pub(crate) mod short_conv;
 pub(crate) mod step;
 pub(crate) mod token_input;
+mod token_shift;
+pub(crate) mod two_mixers;
 
 use std::fmt::Debug;
 
@@ -32,15 +39,21 @@ use alight_kernels::{Isa, vec};
 
 use self::attention::AttentionSpec;
 use self::buffers::WorkSize;
+use self::channel_mix::ChannelMixSpec;
 use self::delta_net::DeltaNetSpec;
 use self::dense::DenseSpec;
 use self::dense_and_experts::DenseAndExpertsSpec;
 use self::experts::{Experts, ExpertsSpec};
+use self::kda::KdaSpec;
 use self::latent_attention::LatentAttentionSpec;
 use self::latent_experts::LatentExpertsSpec;
+use self::mamba::MambaSpec;
 use self::mamba2::Mamba2Spec;
+use self::projection::ProjectionSpec;
+use self::rwkv::Rwkv7Spec;
 use self::short_conv::ShortConvSpec;
 use self::step::Step;
+use self::two_mixers::TwoMixersSpec;
 use crate::norm::Norm;
 use crate::tensors::{LayerFinder, Linear, MatrixRef, WeightError};
 
@@ -57,6 +70,16 @@ pub enum Mixer {
     ShortConv(ShortConvSpec),
     /// Mamba-2, which carries a state from token to token.
     Mamba2(Mamba2Spec),
+    /// Mamba, which carries a state from token to token.
+    Mamba(MambaSpec),
+    /// Kimi delta attention, which carries a state from token to token.
+    Kda(KdaSpec),
+    /// The mixer of RWKV-7, which carries a state from token to token.
+    Rwkv7(Rwkv7Spec),
+    /// Attention and Mamba-2 next to each other.
+    Two(Box<TwoMixersSpec>),
+    /// A projection, which looks at no other position.
+    Projection(ProjectionSpec),
 }
 
 /// The cost in a layer of a token and one position that it attends to.
@@ -81,6 +104,8 @@ pub enum FeedForward {
     LatentExperts(LatentExpertsSpec),
     /// A dense part and a mixture of experts, next to each other.
     Both(DenseAndExpertsSpec),
+    /// RWKV's, which sees the token before.
+    ChannelMix(ChannelMixSpec),
 }
 
 impl From<DenseSpec> for FeedForward {
@@ -164,6 +189,12 @@ pub(crate) trait Part: Debug + Send + Sync {
         None
     }
 
+    /// Chooses what it will compute by the residual stream before the layer's mixer, to which it first adds `pending`, if it does that then. Returns true if
+    /// it does.
+    fn route_early(&self, _pending: Option<Contribution<'_>>, _step: &mut Step<'_>) -> bool {
+        false
+    }
+
     /// Computes it on the step's packed input, into `y`. A mixer in the last layer keeps only the wanted rows; if there are none,
     /// it stops when the cache is filled.
     fn forward(&self, step: &mut Step<'_>);
@@ -207,6 +238,11 @@ pub(crate) trait MixerSpec: PartSpec {
         None
     }
 
+    /// Returns the elements of a row that it leaves in the buffer `streams` for the same part of later layers.
+    fn carried(&self) -> usize {
+        0
+    }
+
     /// Returns true if it stores data that later tokens need.
     fn fills_cache(&self) -> bool {
         self.kv_shape().is_some() || self.state_len() > 0
@@ -235,6 +271,11 @@ impl Mixer {
             Mixer::LatentAttention(spec) => spec,
             Mixer::ShortConv(spec) => spec,
             Mixer::Mamba2(spec) => spec,
+            Mixer::Mamba(spec) => spec,
+            Mixer::Kda(spec) => spec,
+            Mixer::Rwkv7(spec) => spec,
+            Mixer::Two(spec) => &**spec,
+            Mixer::Projection(spec) => spec,
         }
     }
 }
@@ -247,6 +288,7 @@ impl FeedForward {
             FeedForward::Experts(spec) => spec,
             FeedForward::LatentExperts(spec) => spec,
             FeedForward::Both(spec) => spec,
+            FeedForward::ChannelMix(spec) => spec,
         }
     }
 }

@@ -212,7 +212,7 @@ impl Routing {
 }
 
 /// ln(1 + eˣ).
-pub(super) fn softplus(x: f32) -> f32 {
+pub(crate) fn softplus(x: f32) -> f32 {
     x.max(0.0) + libm::log1pf(libm::expf(-x.abs()))
 }
 

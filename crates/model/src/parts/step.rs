@@ -36,7 +36,7 @@ pub(crate) struct QueryHeads<'a> {
     pub(crate) group: usize,
     /// The sink of each query head, if they have any.
     pub(crate) sinks: Option<&'a [f32]>,
-    /// Biases of the scores of rows of prompts. Where there are some, no row decodes.
+    /// Biases of the scores of each query head, if there are any.
     pub(crate) bias: Option<RelativeBias<'a>>,
     /// Elements of a row of queries, and of a row of outputs.
     pub(crate) widths: [usize; 2],
@@ -106,7 +106,7 @@ impl Step<'_> {
             (cache.kv(layer, sequence), position)
         };
         let rows = b.batch.spans(Role::Decode).map(|span| span.rows.len()).sum();
-        AttendRows { isa, params, group, sinks, row: &row, rows }.run(
+        AttendRows { isa, params, group, sinks, bias, row: &row, rows }.run(
             threads,
             &b.q,
             &mut b.heads_out,

@@ -18,18 +18,26 @@ pub use self::pooling::{ClassifierSpec, HeadActivation, Pooling};
 pub use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS};
 pub use crate::norm::{NormKind, NormSpec};
-pub use crate::parts::attention::{AttentionSpec, Mask, OutputGate, QkNorm, Temperature};
+pub use crate::parts::attention::{
+    AttentionSpec, GateFunction, Mask, OutputGate, QkNorm, Temperature,
+};
 use crate::parts::buffers::WorkSize;
+pub use crate::parts::channel_mix::ChannelMixSpec;
 pub use crate::parts::delta_net::DeltaNetSpec;
-pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
+pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices, Xielu};
 pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
+pub use crate::parts::kda::KdaSpec;
 pub use crate::parts::latent_attention::LatentAttentionSpec;
 pub use crate::parts::latent_experts::LatentExpertsSpec;
+pub use crate::parts::mamba::{MambaNorms, MambaSpec};
 pub use crate::parts::mamba2::Mamba2Spec;
+pub use crate::parts::projection::ProjectionSpec;
 pub use crate::parts::routing::{Gating, Routing};
+pub use crate::parts::rwkv::Rwkv7Spec;
 pub use crate::parts::score_bias::ScoreBias;
 pub use crate::parts::short_conv::ShortConvSpec;
+pub use crate::parts::two_mixers::TwoMixersSpec;
 pub use crate::parts::{Attended, FeedForward, Mixer};
 use crate::parts::{laurel, token_input};
 
@@ -63,8 +71,8 @@ pub struct ModelSpec {
     pub positions: Option<usize>,
     /// The number of segments of a text (the two texts of a pair), which have an embedding each; 0: they have none.
     pub segments: usize,
-    /// The name in the file of the norm of the sum of these embeddings; `None`: there is no such norm.
-    pub embedding_norm: Option<&'static str>,
+    /// The norm of the sum of these embeddings.
+    pub embedding_norm: EmbeddingNorm,
     /// The beginning of the names of layers' tensors in the file, before the number.
     pub layer_prefix: &'static str,
     /// The layers, in order.
@@ -87,6 +95,17 @@ pub struct ModelSpec {
     pub logit_softcap: Option<f32>,
     /// The keys under the architecture's name that were not read, and may change what other programs compute.
     pub unread_keys: Vec<String>,
+}
+
+/// The norm of what the first layer begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbeddingNorm {
+    /// There is none.
+    None,
+    /// It has no weights.
+    Unweighted,
+    /// The name of its weights in the file.
+    Named(&'static str),
 }
 
 /// The first rotary embedding in long sequences (LongRoPE: Phi 3 and 4, MiniCPM): the file has two lists of factors.
@@ -112,6 +131,8 @@ pub struct LayerSpec {
     pub feed_forward: Option<FeedForward>,
     /// The norms of the layer.
     pub norms: Norms,
+    /// What is added to the mean square in the norms of outputs, if it is not what other norms have.
+    pub output_eps: Option<f32>,
     /// True if the feed-forward part has the same input as the mixer: the residual stream before the mixer's output is added.
     pub parallel: bool,
     /// Factor on both outputs before they are added.
@@ -123,6 +144,24 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
+    /// A layer of these parts and norms, one part after the other.
+    pub(crate) fn new(
+        mixer: Option<Mixer>,
+        feed_forward: Option<FeedForward>,
+        norms: Norms,
+    ) -> LayerSpec {
+        LayerSpec {
+            mixer,
+            feed_forward,
+            norms,
+            output_eps: None,
+            parallel: false,
+            residual_scale: 1.0,
+            token_input: 0,
+            laurel: 0,
+        }
+    }
+
     /// The buffer sizes that its parts need.
     pub(crate) fn work(&self, hidden: usize) -> WorkSize {
         let mixer = self.mixer.as_ref().map(|part| part.spec().work(hidden));
@@ -248,6 +287,24 @@ impl ModelSpec {
         Ok(())
     }
 
+    /// Gives the layers of a network of mixtures for which the file has no router a dense part.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn put_dense_without_router(
+        &mut self,
+        keys: &Keys<'_, '_>,
+    ) -> Result<(), SpecError> {
+        let routed = |i| keys.gguf.tensor(&format!("blk.{i}.ffn_gate_inp.weight")).is_some();
+        let others = self.layers.iter_mut().enumerate().filter(|(i, _)| !routed(*i));
+        let mut others = others.peekable();
+        if others.peek().is_some() {
+            let dense = Some(DenseSpec::read_beside_experts(keys)?.into());
+            others.for_each(|(_, layer)| layer.feed_forward.clone_from(&dense));
+        }
+        Ok(())
+    }
+
     /// Gives all but the last layer of each period of a network of mixtures a dense part; a key states the period.
     ///
     /// # Errors
@@ -287,6 +344,7 @@ impl ModelSpec {
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Some(Mixer::Attention(attention)) => Some(attention),
+            Some(Mixer::Two(both)) => Some(&both.attention),
             _ => None,
         })
     }
@@ -296,10 +354,14 @@ impl ModelSpec {
         self.attention_layers().any(|attention| attention.mask.is_bidirectional())
     }
 
-    /// The number of positions that can be computed, if there is a limit: those that have embeddings, or biases of scores.
+    /// The number of positions that can be computed, if there is a limit: those that have embeddings or biases of scores, or of which none are left out.
     pub fn max_positions(&self) -> Option<usize> {
         let reaches = self.attention_layers().filter_map(|attention| attention.reach);
-        self.positions.into_iter().chain(reaches).min()
+        let latent = self.mixers().filter_map(|(_, mixer)| match mixer {
+            Mixer::LatentAttention(attention) => attention.reach,
+            _ => None,
+        });
+        self.positions.into_iter().chain(reaches).chain(latent).min()
     }
 
     /// True if the network can continue a text: tokens follow from its states, and none of them sees later ones.
@@ -311,6 +373,7 @@ impl ModelSpec {
     pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
             Some(Mixer::Attention(attention)) => Some(attention),
+            Some(Mixer::Two(both)) => Some(&mut both.attention),
             _ => None,
         })
     }

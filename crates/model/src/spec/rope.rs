@@ -17,6 +17,24 @@ pub(crate) fn rope(
     rope_with(keys, key_dim, context, magnitude)
 }
 
+/// The number of elements of a head of `key_dim` that are rotated, if `key` states it.
+///
+/// # Errors
+/// An odd number, or more than a head has.
+pub(crate) fn rotated(
+    keys: &Keys<'_, '_>,
+    key: &str,
+    key_dim: usize,
+) -> Result<Option<usize>, SpecError> {
+    let dims = keys.optional_dimension(key, MAX_WIDTH)?;
+    match dims.filter(|dims| *dims > key_dim || !dims.is_multiple_of(2)) {
+        Some(dims) => {
+            Err(keys.value(key, dims, format!("an even number up to the head's {key_dim}")))
+        }
+        None => Ok(dims),
+    }
+}
+
 /// The key of the share of YaRN's magnitude that is in the scale of attention.
 pub(crate) const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
@@ -44,12 +62,14 @@ pub(crate) fn rope_with(
     context: usize,
     counted: impl Fn(f32, f32) -> f32,
 ) -> Result<RopeParams, SpecError> {
-    let key = "rope.dimension_count";
-    let dims = keys.optional_dimension(key, MAX_WIDTH)?.unwrap_or(key_dim);
-    if dims > key_dim || !dims.is_multiple_of(2) {
-        let key = if keys.get::<u64>(key)?.is_some() { key } else { "attention.key_length" };
-        return Err(keys.value(key, dims, format!("an even number up to the head's {key_dim}")));
-    }
+    let dims = rotated(keys, "rope.dimension_count", key_dim)?;
+    let dims = match dims {
+        Some(dims) => dims,
+        None if key_dim.is_multiple_of(2) => key_dim,
+        None => {
+            return Err(keys.value("attention.key_length", key_dim, "an even number".into()));
+        }
+    };
     let positive = |key, range| keys.float(key, range, "a positive number");
     let base = keys.float("rope.freq_base", 1.0..1e30, "from 1 to 1e30")?.unwrap_or(10_000.0);
     // 0 stands for no scaling: some converters write it.

@@ -5,8 +5,8 @@ use alight_kernels::rope::{RopeParams, RopeScaling};
 
 use super::rope::long_context;
 use super::{
-    AttentionSpec, FeedForward, LayerSpec, LongContext, Mixer, ModelSpec, NormKind, NormSpec,
-    Norms, SpecError,
+    AttentionSpec, EmbeddingNorm, FeedForward, LayerSpec, LongContext, Mixer, ModelSpec, NormKind,
+    NormSpec, Norms, SpecError,
 };
 use crate::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
 
@@ -111,15 +111,8 @@ impl Sizes {
         feed_forward: &FeedForward,
         rope: RopeParams,
     ) -> ModelSpec {
-        let layers = mixers.map(|mixer| LayerSpec {
-            mixer: Some(mixer),
-            feed_forward: Some(feed_forward.clone()),
-            norms: Norms::INPUTS,
-            parallel: false,
-            residual_scale: 1.0,
-            token_input: 0,
-            laurel: 0,
-        });
+        let layers = mixers
+            .map(|mixer| LayerSpec::new(Some(mixer), Some(feed_forward.clone()), Norms::INPUTS));
         self.network(keys, layers.collect(), vec![rope])
     }
 
@@ -144,7 +137,7 @@ impl Sizes {
             embedding_scale: 1.0,
             positions: None,
             segments: 0,
-            embedding_norm: None,
+            embedding_norm: EmbeddingNorm::None,
             layer_prefix: "blk",
             layers,
             alt_up: false,

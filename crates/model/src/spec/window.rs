@@ -4,6 +4,7 @@ use alight_formats::gguf::Value;
 
 use alight_kernels::rope::{RopeParams, RopeScaling};
 
+use super::rope::rotated;
 use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
@@ -36,22 +37,27 @@ pub(crate) fn set_windows(
     }
 }
 
-/// Gives all but the last layer of each period the window that the file states, if it states one, and a rotary embedding without
-/// scaling, which then applies only to the other layers.
+/// Gives the layers flagged in `windowed` the window that the file states, if it states one, and a rotary embedding without scaling,
+/// which then applies only to the other layers. Base and number of rotated elements are those of the other layers, or keys.
 ///
 /// # Errors
-/// A width, base or list of flags that no model can have.
+/// A width, base or number that no model can have.
 pub(crate) fn set_unscaled_windows(
     spec: &mut ModelSpec,
     keys: &Keys<'_, '_>,
-    period: usize,
+    windowed: &[bool],
 ) -> Result<(), SpecError> {
     let Some(window) = window(keys, 0)? else { return Ok(()) };
     let base = keys.float("rope.freq_base_swa", 1.0..1e30, "from 1 to 1e30")?;
-    let RopeParams { dims, base: others, .. } = spec.ropes[0];
-    let rope = RopeParams { dims, base: base.unwrap_or(others), scaling: RopeScaling::None };
-    let windowed = windowed_layers(keys, spec.layers.len(), period)?;
-    set_windows(spec, window, &windowed, rope);
+    let key_dim = spec.attention_layers().map(|attention| attention.key_dim).min().unwrap_or(0);
+    let dims = rotated(keys, "rope.dimension_count_swa", key_dim)?;
+    let others = &spec.ropes[0];
+    let rope = RopeParams {
+        dims: dims.unwrap_or(others.dims),
+        base: base.unwrap_or(others.base),
+        scaling: RopeScaling::None,
+    };
+    set_windows(spec, window, windowed, rope);
     Ok(())
 }
 

@@ -181,9 +181,23 @@ impl Finder<'_, '_> {
         let bias = match self.norms.kind {
             NormKind::Rms => None,
             NormKind::Layer => self.optional(&format!("{what}.bias"), len)?,
+            NormKind::Unweighted => {
+                return Ok(Norm { spec: self.norms, weight: vec![1.0; len], bias: None });
+            }
         };
-        let weight = self.vector(&format!("{what}.weight"), len)?;
+        let name = format!("{what}.weight");
+        // Some files leave the suffix out (Falcon-H1).
+        let weight = match self.catalog.get(&name).is_none() && self.catalog.get(what).is_some() {
+            true => self.vector(what, len)?,
+            false => self.vector(&name, len)?,
+        };
         Ok(Norm { spec: self.norms, weight, bias })
+    }
+
+    /// A norm of rows of `len` elements without weights.
+    pub(crate) fn unweighted_norm(&self, len: usize) -> Norm {
+        let spec = NormSpec { kind: NormKind::Rms, eps: self.norms.eps };
+        Norm { spec, weight: vec![1.0; len], bias: None }
     }
 
     /// Checks that every tensor of the file was requested, except for those of layers that predict further tokens.
@@ -412,9 +426,7 @@ impl LayerFinder<'_, '_, '_> {
 
     /// A norm of rows of `len` elements without weights.
     pub(crate) fn unweighted_norm(&self, len: usize) -> Norm {
-        let eps = self.all.norms.eps;
-        let spec = NormSpec { kind: NormKind::Rms, eps };
-        Norm { spec, weight: vec![1.0; len], bias: None }
+        self.all.unweighted_norm(len)
     }
 
     /// The norms `what` of rows of `len` elements, each with its own weights: `[len, count]`.
@@ -427,6 +439,15 @@ impl LayerFinder<'_, '_, '_> {
         let spec = self.all.norms;
         let norm = |weight: &[f32]| Norm { spec, weight: weight.to_vec(), bias: None };
         Ok(weights.chunks_exact(len).map(norm).collect())
+    }
+
+    /// The `len` numbers of the tensor with this full name within the layer, whatever its shape.
+    pub(crate) fn numbers(&self, what: &str, len: usize) -> Result<Vec<f32>, WeightError> {
+        let name = self.name(what);
+        let ne = self.all.catalog.get(&name).map_or([len as u64, 1, 1, 1], |placed| placed.info.ne);
+        let alike = ne.iter().product::<u64>() == len as u64;
+        let shape = if alike { ne.map(|n| n as usize) } else { [len, 1, 1, 1] };
+        self.all.floats(&name, &shape)
     }
 
     /// A small table `[rows, cols]` with this full name within the layer, copied as f32.

@@ -74,20 +74,27 @@ impl LayerWeights {
         hidden: usize,
     ) -> Result<LayerWeights, WeightError> {
         let norms = &spec.norms;
+        let of_layer = |branch: Result<Branch, WeightError>| {
+            let mut branch = branch?;
+            if let (Some(norm), Some(eps)) = (&mut branch.output_norm, spec.output_eps) {
+                norm.spec.eps = eps;
+            }
+            Ok::<_, WeightError>(branch)
+        };
         let mixer = spec.mixer.as_ref().map(|mixer| {
             let part = mixer.spec().find(find, hidden)?;
-            Branch::find(
+            of_layer(Branch::find(
                 find,
                 part,
                 [norms.mixer, norms.mixer_output, norms.mixer_sum, norms.mixer_second],
                 hidden,
-            )
+            ))
         });
         let feed_forward = spec.feed_forward.as_ref().map(|feed_forward| {
             let part = feed_forward.spec().find(find, hidden)?;
             let norms =
                 [norms.feed_forward, norms.feed_forward_output, norms.feed_forward_sum, None];
-            Branch::find(find, part, norms, hidden)
+            of_layer(Branch::find(find, part, norms, hidden))
         });
         let token_input =
             (spec.token_input > 0).then(|| TokenInputWeights::find(find, spec.token_input, hidden));
@@ -257,7 +264,7 @@ impl Weights {
         let tables = EmbeddingTables::find(&find, spec)?;
         let head = HeadWeights::find(&find, spec)?;
         let factors =
-            spec.ropes.first().map(|rope| find.optional("rope_freqs.weight", rope.dims / 2));
+            spec.ropes.first().map(|rope| find_factors(&find, rope.dims / 2, &spec.ropes));
         let factors = factors.transpose()?.flatten();
         let alt_up = spec.alt_up;
         let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
@@ -289,6 +296,23 @@ impl Weights {
             mtp,
         })
     }
+}
+
+/// Finds the factors of the first rotary embedding, which has `pairs`. Where another one has more, the file may have as many factors, of which
+/// the first are its.
+fn find_factors(
+    find: &Finder<'_, '_>,
+    pairs: usize,
+    ropes: &[RopeParams],
+) -> Result<Option<Vec<f32>>, WeightError> {
+    let name = "rope_freqs.weight";
+    let most = ropes.iter().map(|rope| rope.dims / 2).max().unwrap_or(pairs);
+    let found = find.catalog.get(name).is_some_and(|placed| placed.info.ne[0] == most as u64);
+    let factors = find.optional(name, if found { most } else { pairs })?;
+    Ok(factors.map(|mut factors| {
+        factors.truncate(pairs);
+        factors
+    }))
 }
 
 /// Finds the output matrix, which is the embedding if the file has no other (`tied`).

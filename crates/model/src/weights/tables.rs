@@ -4,7 +4,7 @@ use alight_kernels::matmul::Matrix;
 use alight_kernels::{Isa, vec};
 
 use crate::norm::Norm;
-use crate::spec::ModelSpec;
+use crate::spec::{EmbeddingNorm, ModelSpec};
 use crate::store::Store;
 use crate::tensors::{Finder, MatrixRef, WeightError};
 
@@ -41,7 +41,11 @@ impl EmbeddingTables {
             spec.positions.map(|rows| table("position_embd.weight", rows)).transpose()?;
         let segments = Some(spec.segments).filter(|rows| *rows > 0);
         let segments = segments.map(|rows| table("token_types.weight", rows)).transpose()?;
-        let norm = spec.embedding_norm.map(|name| find.norm(name, hidden)).transpose()?;
+        let norm = match spec.embedding_norm {
+            EmbeddingNorm::None => None,
+            EmbeddingNorm::Unweighted => Some(find.unweighted_norm(hidden)),
+            EmbeddingNorm::Named(name) => Some(find.norm(name, hidden)?),
+        };
         let found = positions.is_some() || segments.is_some() || norm.is_some();
         Ok(found.then_some(EmbeddingTables { positions, segments, norm }))
     }

@@ -1,7 +1,7 @@
 //! Text into tokens and back, from the arrays of a GGUF file.
 //!
-//! There are four kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by score (`llama`),
-//! SentencePiece's unigram model (`t5`), and BERT's WordPiece (`bert`). A tokenizer is ready at once, because the process waits for it: the strings stay in the copy
+//! There are five kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by score (`llama`),
+//! SentencePiece's unigram model (`t5`), BERT's WordPiece (`bert`), and RWKV's longest tokens (`rwkv`). A tokenizer is ready at once, because the process waits for it: the strings stay in the copy
 //! of the file's header, and tables are made when a text is encoded; for a short text, only of the strings that it may need
 //! ([`tables`]). There are no regular expressions and no allocations per token.
 //! Agreement with llama.cpp is the aim throughout; `python -m evidence agree tokens` checks it.
@@ -21,6 +21,7 @@ mod error;
 mod finder;
 mod fit;
 mod pre;
+mod rwkv;
 mod special;
 mod spm;
 mod stop;
@@ -77,6 +78,7 @@ enum Algorithm {
     Spm,
     Unigram(Unigram),
     WordPiece(WordPiece),
+    Rwkv,
     Bpe {
         merges: StringArray,
         pre: Pre,
@@ -116,7 +118,7 @@ impl Tokenizer {
         let model: &str = gguf.require("tokenizer.ggml.model")?;
         let pre_name = gguf.get_str("tokenizer.ggml.pre")?;
         let pre = match model {
-            "llama" | "t5" | "bert" => None,
+            "llama" | "t5" | "bert" | "rwkv" => None,
             "gpt2" | "gemma4" => {
                 let name = match (model, pre_name) {
                     ("gemma4", _) => "gemma4",
@@ -132,7 +134,7 @@ impl Tokenizer {
             _ => {
                 return Err(TokenizerError::UnknownModel {
                     name: vocab::lossy(model.as_bytes()),
-                    known: "gpt2, llama, t5, bert, gemma4",
+                    known: "gpt2, llama, t5, bert, rwkv, gemma4",
                 });
             }
         };
@@ -155,8 +157,9 @@ impl Tokenizer {
         let unigram = (model == "t5").then(unigram).transpose()?;
         let flag = |key: &str| gguf.get_bool(key);
         let add_bos = flag("tokenizer.ggml.add_bos_token")?;
-        let default_bos = unigram.is_none() && pre.is_none_or(|pre| pre.add_bos);
-        let default_space = unigram.is_none() && pre.is_none();
+        let rwkv = model == "rwkv";
+        let default_bos = unigram.is_none() && !rwkv && pre.is_none_or(|pre| pre.add_bos);
+        let default_space = unigram.is_none() && !rwkv && pre.is_none();
         let word_piece = (model == "bert").then(|| WordPiece::new(gguf, &vocab)).transpose()?;
         // Old files of this kind say nothing of either, or the wrong thing; the models have both.
         let both = word_piece.is_some();
@@ -175,6 +178,7 @@ impl Tokenizer {
                 (.., Some(merges), Some(pre)) => {
                     Algorithm::Bpe { merges, pre, name: name.unwrap_or_default().into() }
                 }
+                _ if rwkv => Algorithm::Rwkv,
                 _ => Algorithm::Spm,
             },
             vocab,
@@ -260,7 +264,9 @@ impl Tokenizer {
         let fragments = self.on_demand.with_finder(&self.vocab, text, partition);
         let merges = match &self.algorithm {
             Algorithm::Bpe { merges, .. } => Some(merges),
-            Algorithm::Spm | Algorithm::Unigram(_) | Algorithm::WordPiece(_) => None,
+            Algorithm::Spm | Algorithm::Unigram(_) | Algorithm::WordPiece(_) | Algorithm::Rwkv => {
+                None
+            }
         };
         let needed = || self.needed(text, &fragments);
         self.on_demand.with_tables(&self.vocab, merges, text.len(), needed, |tables| {
@@ -286,6 +292,7 @@ impl Tokenizer {
                 Algorithm::WordPiece(word_piece) => word_piece.words(part, |word| {
                     needed.add_within(word.unwrap_or_default().as_bytes());
                 }),
+                Algorithm::Rwkv => rwkv::spellings(part, |spelling| needed.add_within(spelling)),
                 // Unigrams have the complete tables anyway.
                 Algorithm::Bpe { .. } | Algorithm::Spm | Algorithm::Unigram(_) => {
                     escape_spaces(self.add_space_prefix, part, &mut escaped);
@@ -336,6 +343,13 @@ impl Tokenizer {
                     unless_stopped(check)
                 })
             }
+            Algorithm::Rwkv => {
+                let (mut check, mut spellings) = (check, rwkv::Spellings::default());
+                each(text, fragments, out, |part, out| {
+                    rwkv::encode(part, vocab, self.ids.unknown, &mut spellings, &mut check, out);
+                    unless_stopped(check)
+                })
+            }
             Algorithm::Bpe { merges, pre, .. } => {
                 let manner = Manner {
                     raw_bytes: pre.raw_bytes,
@@ -378,6 +392,7 @@ impl Tokenizer {
         } else if kind.has(TokenBits::NORMAL) {
             match &self.algorithm {
                 Algorithm::Bpe { pre, .. } if !pre.raw_bytes => alphabet::push_decoded(text, out),
+                Algorithm::Rwkv => rwkv::push_unescaped(text, out),
                 _ => push_unescaped(text, out),
             }
         }
@@ -504,6 +519,7 @@ fn defaults(pre: Option<&Pre>, model: &str) -> Defaults {
             padding: Some(0),
             of_encoder: true,
         },
+        (None, "rwkv") => none,
         (None, "t5") => Defaults { eos: Some(1), unknown: Some(2), padding: Some(0), ..none },
         (None, _) => Defaults { bos: Some(1), eos: Some(2), unknown: Some(0), ..none },
         (Some(_), "gemma4") => none,

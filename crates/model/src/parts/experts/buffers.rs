@@ -96,6 +96,11 @@ impl ExpertsBuffers {
         }
     }
 
+    /// Copies what was chosen for row `from` to row `to`, where a row has `width` elements.
+    pub(crate) fn copy_choice(&mut self, width: usize, from: usize, to: usize) {
+        self.chosen.copy_within(from * width..(from + 1) * width, to * width);
+    }
+
     /// Returns the approximate bytes in use once a batch has been full.
     pub(crate) fn bytes(&self) -> usize {
         let apart = self.apart.as_ref().map_or(0, Vec::len);
@@ -115,7 +120,8 @@ impl ExpertsBuffers {
         if let Some(shared) = &spec.shared {
             let terms = self.terms.chunks_exact_mut(per_token).take(rows.all());
             for (token, (terms, gate)) in terms.zip(&self.shared).enumerate() {
-                let weight = if shared.gated { sigmoid(*gate) } else { 1.0 };
+                let gate = if shared.gated { sigmoid(*gate) } else { 1.0 };
+                let weight = shared.scale * gate;
                 terms[per_token - 1] = Term { slot: end + token, weight };
             }
         }

@@ -30,8 +30,8 @@ use super::routing::{Routing, USED};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::parts::buffers::WorkSize;
-use crate::parts::step::Step;
-use crate::parts::{FeedForwardSpec, Part, PartSpec};
+use crate::parts::step::{Order, Step};
+use crate::parts::{Contribution, FeedForwardSpec, Part, PartSpec};
 use crate::store::Chosen;
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
@@ -52,6 +52,8 @@ pub struct ExpertsSpec {
     pub interleaved: bool,
     /// True if the weights apply to the experts' inputs, and not to their outputs.
     pub weighs_input: bool,
+    /// True if they are chosen by the layer's input, before its mixer.
+    pub routed_early: bool,
 }
 
 /// The shared network of a mixture, which all tokens go through.
@@ -61,6 +63,10 @@ pub struct SharedExpert {
     pub intermediate_size: usize,
     /// True if its output is multiplied by the sigmoid of a projection of the input.
     pub gated: bool,
+    /// Factor on its output.
+    pub scale: f32,
+    /// Its activation, if it is not the experts'.
+    pub activation: Option<Activation>,
 }
 
 /// The maximum number of tokens for which experts are guessed: they choose few enough.
@@ -73,13 +79,18 @@ pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
 pub(crate) const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 
 impl SharedExpert {
+    /// Returns one of this width, without a gate.
+    pub(crate) fn new(intermediate_size: usize) -> SharedExpert {
+        SharedExpert { intermediate_size, gated: false, scale: 1.0, activation: None }
+    }
+
     /// Returns one as wide as its key states; none without that key.
     ///
     /// # Errors
     /// A width that no model can have.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Option<SharedExpert>, SpecError> {
         let width = keys.width_or_none(SHARED_WIDTH)?;
-        Ok(width.map(|width| SharedExpert { intermediate_size: width, gated: false }))
+        Ok(width.map(SharedExpert::new))
     }
 
     /// Returns one as wide as several experts together, whose number is a key; none without that key.
@@ -91,8 +102,7 @@ impl SharedExpert {
         width: usize,
     ) -> Result<Option<SharedExpert>, SpecError> {
         let count = keys.width_or_none("expert_shared_count")?;
-        let shared =
-            count.map(|count| SharedExpert { intermediate_size: count * width, gated: false });
+        let shared = count.map(|count| SharedExpert::new(count * width));
         match shared.as_ref().filter(|shared| shared.intermediate_size > MAX_WIDTH) {
             None => Ok(shared),
             Some(_) => {
@@ -140,6 +150,7 @@ impl ExpertsSpec {
             shared: None,
             interleaved: false,
             weighs_input: false,
+            routed_early: false,
         })
     }
 }
@@ -215,7 +226,10 @@ impl Experts {
         Ok(Experts {
             spec: spec.clone(),
             router: find.router("ffn_gate_inp", hidden, experts)?,
-            selection_bias: find.bias("exp_probs_b", experts)?,
+            selection_bias: match find.bias("exp_probs_b", experts)? {
+                Some(bias) => Some(bias),
+                None => find.optional("exp_probs_b", experts)?,
+            },
             gate_up: GateUp::find(find, spec, width)?,
             down: Linear::from(find.experts("ffn_down_exps", [inner, width, experts], 1, used)?)
                 .with_biases(find.experts_bias("ffn_down_exps", width, experts, used)?),
@@ -365,8 +379,23 @@ impl Part for Experts {
         Some(self)
     }
 
-    fn forward(&self, step: &mut Step<'_>) {
+    fn route_early(&self, pending: Option<Contribution<'_>>, step: &mut Step<'_>) -> bool {
+        if !self.spec.routed_early {
+            return false;
+        }
+        let formats = ActivationFormats::of(self.routing_linears().flat_map(Linear::kinds));
+        step.pack_normed(pending, Order::AddThenNorm, None, formats);
         self.route(step);
+        // The choice of each row stays with it.
+        step.buffers.choice_width = 2 * self.spec.routing.used;
+        true
+    }
+
+    fn forward(&self, step: &mut Step<'_>) {
+        step.buffers.choice_width = 0;
+        if !self.spec.routed_early {
+            self.route(step);
+        }
         self.compute_routed(step);
     }
 }

@@ -8,6 +8,7 @@ use alight_kernels::vec;
 
 use super::Experts;
 use super::buffers::weight_of;
+use crate::parts::dense::Activation;
 use crate::parts::step::Step;
 use crate::store::Chosen;
 use crate::tensors::Projection;
@@ -25,11 +26,15 @@ impl Experts {
         let isa = step.compute.isa;
         match spec.gated {
             true => {
-                let join = |[gate, up]: [&mut [f32]; 2]| spec.activation.apply(isa, gate, up);
+                let join = |activation: Activation, [gate, up]: [&mut [f32]; 2]| {
+                    activation.apply(isa, gate, up);
+                };
                 self.joined_inputs::<2>(step, chosen, first, &join);
             }
             false => {
-                let join = |[up]: [&mut [f32]; 1]| spec.activation.apply_alone(isa, up);
+                let join = |activation: Activation, [up]: [&mut [f32]; 1]| {
+                    activation.apply_alone(isa, up);
+                };
                 self.joined_inputs::<1>(step, chosen, first, &join);
             }
         }
@@ -41,7 +46,7 @@ impl Experts {
         step: &mut Step<'_>,
         chosen: &Chosen<'_>,
         first: bool,
-        join: &(dyn Fn([&mut [f32]; M]) + Sync),
+        join: &(dyn Fn(Activation, [&mut [f32]; M]) + Sync),
     ) {
         let (spec, compute) = (&self.spec, step.compute);
         let (isa, store, width) = (compute.isa, step.store, spec.intermediate_size);
@@ -78,6 +83,8 @@ impl Experts {
         });
         let threads = &mut compute.threads(&b.threads);
         let (weights, token_of) = (&e.chosen, &e.token_of);
+        let own = spec.shared.as_ref().and_then(|shared| shared.activation);
+        let of_shared_activation = own.unwrap_or(spec.activation);
         let join =
             |bank: usize, place: &Place, rows: Range<usize>, mut products: [&mut [f32]; M]| {
                 let weighs = spec.weighs_input && bank == 0;
@@ -101,7 +108,7 @@ impl Experts {
                         projection.add_bias(store, rows.start, products);
                     }
                 }
-                join(products);
+                join(if bank == 0 { spec.activation } else { of_shared_activation }, products);
             };
         parallel::multiply_banks_and_pack(threads, [Some(experts), shared], &join);
     }

@@ -118,10 +118,17 @@ impl SharedWeights {
         let [gate, up, down] = SHARED_NAMES;
         let gate_of_output = spec.gated.then(|| find.linear("ffn_gate_inp_shexp", hidden, 1));
         let one = |name, cols, rows| find.matrix(name, cols, rows).map(Linear::from);
+        let half = |rows| find.rows_of(up, [hidden, 2 * width], rows).map(Linear::from);
+        let (gate, up) = match (gated, find.has(gate)) {
+            (true, true) => (Some(one(gate, hidden, width)?), one(up, hidden, width)?),
+            // Both are in one tensor, the gate's rows first.
+            (true, false) => (Some(half(0..width)?), half(width..2 * width)?),
+            (false, _) => (None, one(up, hidden, width)?),
+        };
         Ok(SharedWeights {
             gate_of_output: gate_of_output.transpose()?,
-            gate: gated.then(|| one(gate, hidden, width)).transpose()?,
-            up: one(up, hidden, width)?,
+            gate,
+            up,
             down: one(down, width, hidden)?,
         })
     }

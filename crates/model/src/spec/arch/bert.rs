@@ -16,11 +16,14 @@ use crate::parts::experts::ExpertsSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::{
-    Activation, FeedForward, InputMatrices, Mask, ModelSpec, NormKind, Norms, QkNorm, ScoreBias,
+    Activation, EmbeddingNorm, FeedForward, InputMatrices, Mask, ModelSpec, NormKind, Norms,
+    QkNorm, ScoreBias,
 };
 
-/// Maximum number of positions between which there are biases of scores: tables of all distances are in memory.
+/// Maximum number of positions between which there are biases of scores: tables of all distances are in memory. With few heads it is more, up to so many
+/// positions of all heads.
 const MAX_REACH: usize = 8192;
+const MAX_REACHES: usize = 1 << 22;
 
 /// Maximum number of heads with such tables, of some 64 KB each.
 const MAX_BIASED_HEADS: usize = 512;
@@ -86,7 +89,8 @@ pub(super) fn biased(
         let expected = format!("at most {MAX_BIASED_HEADS} where scores have biases");
         return Err(keys.value("attention.head_count", attention.heads, expected));
     }
-    Ok(AttentionSpec { bias: Some(bias), reach: Some(context.min(MAX_REACH)), ..attention })
+    let most = MAX_REACH.max(MAX_REACHES / attention.heads);
+    Ok(AttentionSpec { bias: Some(bias), reach: Some(context.min(most)), ..attention })
 }
 
 fn mixture(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
@@ -141,7 +145,7 @@ fn finish(keys: &Keys<'_, '_>, mut spec: ModelSpec) -> Result<ModelSpec, SpecErr
     spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::SUMS);
     spec.has_output = false;
     spec.output_norm = None;
-    spec.embedding_norm = Some("token_embd_norm");
+    spec.embedding_norm = EmbeddingNorm::Named("token_embd_norm");
     let types = keys.gguf.tensor("token_types.weight");
     spec.segments = types.map_or(0, |types| usize::try_from(types.ne[1]).unwrap_or(usize::MAX));
     Ok(spec)

@@ -1,19 +1,28 @@
 //! `deepseek2`: latent attention, and a mixture of experts with a shared expert, after leading dense layers (DeepSeek V2,
-//! V2-Lite, V3 and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3). `mistral4` (Mistral Small 4) is the same network.
+//! V2-Lite, V3 and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3). `mistral4` (Mistral Small 4) is the same network. So are `deepseek32` (DeepSeek V3.2) and
+//! `glm-dsa` (GLM-5) as long as a text has no more positions than a token chooses of longer ones, which are refused.
 
 use alight_kernels::rope::RopeScaling;
 
 use super::Architecture;
+use super::minimax_m3::chosen;
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_CONTEXT};
 use crate::parts::attention::Temperature;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::latent_attention::LatentAttentionSpec;
+use crate::parts::routing::Routing;
 use crate::spec::rope::{LOG_MULTIPLIER, magnitude, rope_with};
 use crate::spec::sizes::Sizes;
-use crate::spec::{Mixer, ModelSpec};
+use crate::spec::{FeedForward, Mixer, ModelSpec};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "deepseek2", read };
+
+pub(super) const DEEPSEEK32: Architecture =
+    Architecture { name: "deepseek32", read: |keys| selecting(keys, |routing, _| Ok(routing)) };
+
+pub(super) const GLM_DSA: Architecture =
+    Architecture { name: "glm-dsa", read: |keys| selecting(keys, Routing::sigmoid_unless_said) };
 
 pub(super) const MISTRAL4: Architecture = Architecture { name: "mistral4", read };
 
@@ -47,6 +56,28 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = sizes.of_layers(keys, mixer, experts, rope);
     spec.put_dense_before_experts(keys)?;
     Ok(spec.with_mtp())
+}
+
+/// Reads a network whose tokens choose the positions that they see in texts longer than a number that a key states.
+fn selecting(
+    keys: &Keys<'_, '_>,
+    routing: fn(Routing, &Keys<'_, '_>) -> Result<Routing, SpecError>,
+) -> Result<ModelSpec, SpecError> {
+    let mut spec = read(keys)?;
+    // Without what chooses them, tokens see all positions.
+    let chooses = keys.gguf.tensor("blk.0.indexer.attn_q_b.weight").is_some();
+    let reach = chosen(keys, "attention.indexer.top_k")?.filter(|_| chooses);
+    for layer in &mut spec.layers {
+        if let Some(Mixer::LatentAttention(attention)) = &mut layer.mixer {
+            attention.reach = reach;
+        }
+        if let Some(FeedForward::Experts(experts)) = &mut layer.feed_forward {
+            experts.routing = routing(experts.routing.clone(), keys)?;
+        }
+    }
+    // The layer that predicts further tokens chooses positions, too.
+    spec.mtp_layer = None;
+    Ok(spec)
 }
 
 /// The factor on queries at distant positions, in Mistral Large 3.

@@ -26,7 +26,7 @@ fn parallel(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     Ok(spec)
 }
 
-fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec { pairing: RopePairing::NeoX, ..AttentionSpec::read(keys)? };
     let rope = rope(keys, attention.key_dim, sizes.context)?;

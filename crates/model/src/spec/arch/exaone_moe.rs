@@ -16,7 +16,7 @@ const WINDOW: usize = 128;
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut experts = ExpertsSpec::read(keys, false)?;
     let width = keys.width_or_none(SHARED_WIDTH)?.unwrap_or(experts.intermediate_size);
-    experts.shared = Some(SharedExpert { intermediate_size: width, gated: false });
+    experts.shared = Some(SharedExpert::new(width));
     let mut spec = qwen3::read_with(keys, experts)?;
     spec.put_dense_before_experts(keys)?;
     rotate_only_windows(&mut spec, keys, WINDOW, 4)?;

@@ -44,19 +44,14 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let kv_layer = shared.as_ref().and_then(|shared| shared.owner(layer, *windowed));
         let activation = Activation::GeluTanh;
         let inputs = InputMatrices::GateAndUp;
-        let dense = DenseSpec { intermediate_size, activation, inputs, deviations: None };
-        LayerSpec {
-            mixer: Some(Mixer::Attention(AttentionSpec { kv_layer, ..attention })),
-            feed_forward: Some(match experts.clone() {
-                None => FeedForward::Dense(dense),
-                Some(experts) => FeedForward::Both(DenseAndExpertsSpec { dense, experts }),
-            }),
-            norms: Norms::BOTH,
-            parallel: false,
-            residual_scale: 1.0,
-            token_input,
-            laurel: 0,
-        }
+        let dense = DenseSpec { activation, inputs, ..DenseSpec::new(intermediate_size) };
+        let mixer = Mixer::Attention(AttentionSpec { kv_layer, ..attention });
+        let feed_forward = match experts.clone() {
+            None => FeedForward::Dense(dense),
+            Some(experts) => FeedForward::Both(DenseAndExpertsSpec { dense, experts }),
+        };
+        let layer = LayerSpec::new(Some(mixer), Some(feed_forward), Norms::BOTH);
+        LayerSpec { token_input, ..layer }
     });
     let all = all.collect();
     let hidden_size = sizes.hidden_size;

@@ -35,7 +35,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     experts.routing.gating = Gating::Sigmoid;
     experts.weighs_input = true;
     let intermediate_size = experts.intermediate_size;
-    experts.shared = Some(SharedExpert { intermediate_size, gated: false });
+    experts.shared = Some(SharedExpert::new(intermediate_size));
     let normed = experts.routing.experts != MAVERICK;
     let key = "attention.sliding_window";
     let Some(chunk) = window(keys, CHUNK)? else {

@@ -11,15 +11,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "mamba2", rea
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
-    let layer = LayerSpec {
-        mixer: Some(Mixer::Mamba2(Mamba2Spec::read(keys)?)),
-        feed_forward: None,
-        norms: Norms { feed_forward: None, ..Norms::INPUTS },
-        parallel: false,
-        residual_scale: 1.0,
-        token_input: 0,
-        laurel: 0,
-    };
+    let mixer = Some(Mixer::Mamba2(Mamba2Spec::read(keys)?));
+    let norms = Norms { feed_forward: None, ..Norms::INPUTS };
+    let layer = LayerSpec::new(mixer, None, norms);
     let layers = vec![layer; sizes.layers];
     Ok(sizes.network(keys, layers, Vec::new()))
 }

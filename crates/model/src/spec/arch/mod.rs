@@ -1,12 +1,17 @@
 //! The architectures: one file each, and one line here that registers it.
 
 mod afmoe;
+mod apertus;
 mod arcee;
 mod bailingmoe;
 mod bert;
+mod bitnet;
 mod chatglm;
 mod cohere2;
+mod cohere2moe;
 mod command_r;
+mod dbrx;
+mod deci;
 mod deepseek;
 mod deepseek2;
 mod dots1;
@@ -16,6 +21,7 @@ mod ernie4_5_moe;
 mod exaone;
 mod exaone4;
 mod exaone_moe;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -27,26 +33,39 @@ mod gpt2;
 mod gpt_oss;
 mod gptneox;
 mod granite;
+mod granite_swa;
 mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
 mod hunyuan_moe;
+mod hy_v3;
 mod internlm2;
+mod kimi_linear;
+mod laguna;
 mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
 mod maincoder;
+mod mamba;
 mod mamba2;
+mod maple;
 mod mellum;
+mod mimo2;
 mod minicpm;
+mod minicpm3;
 mod minimax_m2;
+mod minimax_m3;
 mod mistral3;
 mod modern_bert;
+mod mpt;
+mod muse_glimmer;
 mod nemotron;
 mod nemotron_h;
+mod olmo;
 mod olmo2;
 mod olmoe;
+mod openelm;
 mod orion;
 mod phi3;
 mod phimoe;
@@ -60,10 +79,14 @@ mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
+mod rwkv7;
 mod seed_oss;
+mod smallthinker;
 mod smollm3;
+mod spark2_5;
 mod stablelm;
 mod starcoder2;
+mod step35;
 mod t5encoder;
 mod xverse;
 
@@ -71,7 +94,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 85] = [
+const ALL: [&Architecture; 120] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -157,6 +180,41 @@ const ALL: [&Architecture; 85] = [
     &qwen::ARCHITECTURE,
     &xverse::ARCHITECTURE,
     &t5encoder::ARCHITECTURE,
+    &hy_v3::ARCHITECTURE,
+    &granite_swa::ARCHITECTURE,
+    &laguna::ARCHITECTURE,
+    &step35::ARCHITECTURE,
+    &mimo2::ARCHITECTURE,
+    &apertus::ARCHITECTURE,
+    &cohere2moe::ARCHITECTURE,
+    &maple::ARCHITECTURE,
+    &olmo::ARCHITECTURE,
+    &dbrx::ARCHITECTURE,
+    &bitnet::ARCHITECTURE,
+    &deci::ARCHITECTURE,
+    &openelm::ARCHITECTURE,
+    &minicpm3::ARCHITECTURE,
+    &minicpm3::PLM,
+    &mpt::ARCHITECTURE,
+    &mpt::BLOOM,
+    &mpt::JAIS,
+    &mpt::REFACT,
+    &mpt::BAICHUAN,
+    &falcon_h1::ARCHITECTURE,
+    &mamba::ARCHITECTURE,
+    &mamba::JAMBA,
+    &kimi_linear::ARCHITECTURE,
+    &kimi_linear::BAILING,
+    &spark2_5::ARCHITECTURE,
+    &muse_glimmer::ARCHITECTURE,
+    &minimax_m3::ARCHITECTURE,
+    &smallthinker::ARCHITECTURE,
+    &deepseek2::DEEPSEEK32,
+    &deepseek2::GLM_DSA,
+    &hunyuan_dense::VL,
+    &ernie4_5::PADDLE,
+    &rwkv7::ARCHITECTURE,
+    &rwkv7::IN_QWEN,
 ];
 
 /// A family of networks.

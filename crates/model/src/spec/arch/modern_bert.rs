@@ -14,7 +14,8 @@ use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{set_windows, window, windowed_after_first};
 use crate::spec::{
-    Activation, ClassifierSpec, HeadActivation, InputMatrices, ModelSpec, NormKind, Pooling,
+    Activation, ClassifierSpec, EmbeddingNorm, HeadActivation, InputMatrices, ModelSpec, NormKind,
+    Pooling,
 };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "modern-bert", read };
@@ -47,7 +48,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     }
     spec.layers[0].norms.mixer = None;
     spec.has_output = false;
-    spec.embedding_norm = Some("token_embd_norm");
+    spec.embedding_norm = EmbeddingNorm::Named("token_embd_norm");
     let classifier = ClassifierSpec::read(keys, Pooling::Mean, HeadActivation::Gelu)?;
     spec.classifier = Some(classifier);
     Ok(spec)

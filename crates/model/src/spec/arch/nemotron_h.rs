@@ -43,27 +43,15 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let attention =
             attention.map(|spec| Mixer::Attention(AttentionSpec { rope: None, ..spec }));
         let mixer = attention.unwrap_or_else(|| mamba.clone());
-        LayerSpec {
-            mixer: feed_forward.is_none().then_some(mixer),
-            feed_forward,
-            norms: NORMS,
-            parallel: false,
-            residual_scale: 1.0,
-            token_input: 0,
-            laurel: 0,
-        }
+        LayerSpec::new(feed_forward.is_none().then_some(mixer), feed_forward, NORMS)
     });
     let layers = layers.collect();
     Ok(sizes.network(keys, layers, Vec::new()))
 }
 
 fn ungated(intermediate_size: usize) -> DenseSpec {
-    DenseSpec {
-        intermediate_size,
-        activation: Activation::ReluSquared,
-        inputs: InputMatrices::Up,
-        deviations: None,
-    }
+    let (activation, inputs) = (Activation::ReluSquared, InputMatrices::Up);
+    DenseSpec { activation, inputs, ..DenseSpec::new(intermediate_size) }
 }
 
 /// A dense part for each layer whose width is not 0.
@@ -113,11 +101,7 @@ fn mixtures(
 /// The experts with a shared expert of width `shared`, on rows of length `latent` if they have a length of their own.
 fn with_shared(experts: ExpertsSpec, shared: Option<usize>, latent: Option<usize>) -> FeedForward {
     match latent {
-        None => {
-            let shared =
-                shared.map(|intermediate_size| SharedExpert { intermediate_size, gated: false });
-            ExpertsSpec { shared, ..experts }.into()
-        }
+        None => ExpertsSpec { shared: shared.map(SharedExpert::new), ..experts }.into(),
         Some(latent_size) => FeedForward::LatentExperts(LatentExpertsSpec {
             latent_size,
             experts,

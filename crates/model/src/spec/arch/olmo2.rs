@@ -10,7 +10,7 @@ use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::DenseSpec;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::window::set_unscaled_windows;
+use crate::spec::window::{set_unscaled_windows, windowed_layers};
 use crate::spec::{ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "olmo2", read };
@@ -25,6 +25,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
     spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::OUTPUTS);
-    set_unscaled_windows(&mut spec, keys, 4)?;
+    let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
+    set_unscaled_windows(&mut spec, keys, &windowed)?;
     Ok(spec)
 }

@@ -19,6 +19,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         Some(width) => width,
         None => keys.dimension("feed_forward_length", MAX_WIDTH)?,
     };
-    experts.shared = Some(SharedExpert { intermediate_size: width, gated: true });
+    experts.shared = Some(SharedExpert { gated: true, ..SharedExpert::new(width) });
     qwen2::read_with(keys, experts)
 }

@@ -11,6 +11,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen35moe", 
 pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut experts = ExpertsSpec::read(keys, true)?;
     let intermediate_size = keys.dimension(SHARED_WIDTH, MAX_WIDTH)?;
-    experts.shared = Some(SharedExpert { intermediate_size, gated: true });
+    experts.shared = Some(SharedExpert { gated: true, ..SharedExpert::new(intermediate_size) });
     qwen35::read_with(keys, experts)
 }

@@ -38,6 +38,8 @@ enum Stage {
     Asian,
     Youtu,
     DeepSeek3,
+    /// ` ?[^(\s|.,!?…。，、।۔،)]+`
+    NoPunctuation,
 }
 
 /// The definition of a name in `tokenizer.ggml.pre`.
@@ -97,6 +99,8 @@ impl Pre {
             | "roberta-bpe" => with(GPT2_STAGES),
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone"
             | "minerva-7b" | "mellum2" => with(DIGITS_GPT2),
+            "bloom" | "poro-chat" | "gpt3-finnish" => with(&[Stage::NoPunctuation]),
+            "viking" => with(&[Stage::NoPunctuation, Stage::Numbers(1)]),
             "falcon" => {
                 with(&[Stage::Punctuation { backtick: true }, Stage::Gpt2, Stage::AsciiTriples])
             }
@@ -116,9 +120,8 @@ impl Pre {
             "k2-horizon" => with(&[Stage::Words(Words { marks: true, joiners: true, ..LLAMA3 })]),
             // bailingmoe writes `\s*[\r\n]` without the plus, which is equivalent after `\s*`.
             "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"
-            | "hunyuan" | "solar-open" | "grok-2" | "bailingmoe" | "bailingmoe2" | "llada-moe" => {
-                with(&[Stage::Words(QWEN2)])
-            }
+            | "hunyuan" | "solar-open" | "grok-2" | "bailingmoe" | "bailingmoe2" | "llada-moe"
+            | "spark2_5" => with(&[Stage::Words(QWEN2)]),
             "qwen35" => {
                 with(&[Stage::Words(Words { marks: true, no_marks_in_others: true, ..QWEN2 })])
             }
@@ -233,6 +236,7 @@ impl Stage {
             Stage::Asian => split::asian(piece, ends),
             Stage::Youtu => split::youtu(piece, ends),
             Stage::DeepSeek3 => split::deepseek3(piece, ends),
+            Stage::NoPunctuation => split::no_punctuation(piece, ends),
         }
     }
 }

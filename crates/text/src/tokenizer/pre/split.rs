@@ -397,6 +397,28 @@ pub(crate) fn space_at_end(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     ends.cut(piece.len());
 }
 
+/// ` ?[^(\s|.,!?…。，、।۔،)]+` as parts of their own.
+pub(crate) fn no_punctuation(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
+    let wanted = |at: usize| {
+        at < piece.len() && !piece.is(at, SPACE) && !"(|.,!?…。，、।۔،)".contains(piece.char(at))
+    };
+    let mut at = 0;
+    while at < piece.len() {
+        let from = at + usize::from(piece.char(at) == ' ');
+        if wanted(from) {
+            ends.cut(at);
+            at = from;
+            while wanted(at) {
+                at += 1;
+            }
+            ends.cut(at);
+        } else {
+            at += 1;
+        }
+    }
+    ends.cut(at);
+}
+
 /// `\s?` and a run of wanted characters as parts of their own.
 fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut PartEnds<'_>) {
     let mut at = 0;
