@@ -182,6 +182,8 @@ TABLES = {
         Column("answered, to the bit as alone", "answered"), Column("left by their clients", "left"), Column("refused or hostile", "others"),
         Column("memory in each sixth, at most, MiB", "memory"),
     )),
+    "notations": Table("docs/explanation/evidence.md", "answers of scripted models", (Pick("notations"),), (
+        Column("as scripted", "as scripted"), Column("otherwise", "otherwise"))),
     "zen4-avx2": Table(PERFORMANCE, "AVX2 alone, on Zen 4, tokens/s", (Pick("zen4-avx2"),), (PACKED, GGUF, LLAMA, Column("packed / llama.cpp", "packed / llama.cpp"))),
     "levels-vnni": Table(PERFORMANCE, "tokens/s", (Pick("levels-vnni"),), (Column("avx2", "avx2"), Column("avxvnni", "avxvnni"), Column("ratio", "avxvnni / avx2"))),
     "levels-amx": Table(PERFORMANCE, "tokens/s", (Pick("levels-amx"),), (Column("avx512", "avx512"), Column("amxint8", "amxint8"), Column("amx", "amx"), Column("amxint8 / avx512", "amxint8 / avx512"))),

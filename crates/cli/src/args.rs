@@ -58,7 +58,7 @@ const STYLES: Styles = Styles::styled()
 Examples:
   alight run model.gguf \"Why is the sky blue?\"  an answer, streamed
   alight run model.gguf                         a chat; Ctrl-D leaves
-  alight run hf.co/USER/REPO:Q4_K_M \"Hello\"     a model of the hub, fetched once
+  alight run hf.co/USER/REPO:Q4_K_M \"Hello\"     a model of the hub
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight batch model.gguf prompts.jsonl -o answers.jsonl
   alight embed model.gguf texts.txt -o v.npy    a vector of each line
@@ -102,7 +102,7 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Show how a model tokenizes a text, or count its tokens
     Tokenize(TokenizeArgs),
-    /// Measure how well a model predicts a text, or how far it is from a reference
+    /// Measure how well a model predicts text, or how far it is from a reference
     Perplexity(PerplexityArgs),
     /// Measure tokens per second, and the share of this machine's limit
     Bench(BenchArgs),
@@ -247,7 +247,8 @@ pub fn instead(words: &[OsString], error: clap::Error) -> Outcome {
     }
     let text = error.render();
     let text = if say::colour() { text.ansi().to_string() } else { text.to_string() };
-    say::styled(&in_plain_words(text, &error));
+    // As all other errors begin.
+    say::styled(&format!("alight: {}", in_plain_words(text, &error)));
     Err(Stop::Refused)
 }
 

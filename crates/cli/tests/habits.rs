@@ -51,7 +51,7 @@ fn other_names_of_options_do_what_they_do() {
     }
     let explained = alight(&with(&model, &["--no-mmap", "--explain-load"])).succeeds().stderr;
     assert!(explained.contains("read"), "{explained}");
-    // How the file is read is said by `--json`, of other names for the same as of the name here.
+    // `--json` reports how the file is read.
     let loaded = |options: &[&str]| -> serde_json::Value {
         let out = alight(&[&all[..], &["-m", &model, "aaa"], options].concat()).succeeds().stdout;
         serde_json::from_str::<serde_json::Value>(out.lines().last().unwrap()).unwrap()["load"]

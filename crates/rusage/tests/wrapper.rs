@@ -72,7 +72,7 @@ fn not_found_is_127_and_not_executable_126() {
     }
 }
 
-/// A line of a shell in one word is no program, and what runs it is said.
+/// A line of a shell in one word is no program; the message has the command that runs it.
 #[test]
 fn a_line_of_a_shell_is_recognised() {
     let ended = run(&["echo a | cat"]);

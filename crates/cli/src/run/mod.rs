@@ -62,7 +62,7 @@ Examples:
   alight run model.gguf \"Hi\" --json | jq .timings
   alight run model.gguf \"A pet?\" --json-schema-file pet.json
   alight run model.gguf \"Hi\" --engine jax --tp 2  JAX, on two devices
-  alight run hf.co/USER/REPO \"Hi\"                 a model of the hub, while it comes
+  alight run hf.co/USER/REPO \"Hi\"                 a model of the hub
 
 The prompt is the argument or --file, and before it, with a blank line between them, what comes on \
 standard input if that is a pipe or a file. Without either, that alone; on a terminal it is a chat. \

@@ -71,7 +71,7 @@ pub struct Args {
     /// At least 1.
     pub runs: usize,
     pub warmup: usize,
-    /// What is run before each run, and not counted.
+    /// The command that is run before each run, and not counted.
     pub prepare: Option<Command>,
     pub ignore_failure: bool,
     pub cold: Vec<PathBuf>,

@@ -65,7 +65,7 @@ fn account(runs: &[Run]) -> Vec<String> {
     lines
 }
 
-/// The fewest runs among which one can be said to be unusual.
+/// Minimum number of runs among which one can be unusual.
 const MIN_RUNS: usize = 5;
 
 /// The runs whose wall time is far from that of the others: beyond three times the width of the middle half. A command that is measured on a quiet

@@ -71,8 +71,10 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
     let sampled = sampler.and_then(|sampler| sampler.watch(pid));
     let ended = at_end(pid, floor, || now().saturating_sub(began), io)
         .map_err(|source| RunError::System { what: "wait for the program", source })?;
+    // A size that it may have inherited from its maker is not known to be its own.
+    let largest = Some(ended.usage.max_rss_bytes).filter(|bytes| *bytes > ended.floor).unwrap_or(0);
     Ok(Ended {
-        tree_peak: group.and_then(Cgroup::peak).or(sampled).map(|peak| peak.at_least(&ended)),
+        tree_peak: group.and_then(Cgroup::peak).or(sampled).map(|peak| peak.at_least(largest)),
         counters: counters.map_or_else(Vec::new, |counters| counters.read()),
         ..ended
     })

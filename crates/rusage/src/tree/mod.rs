@@ -34,13 +34,10 @@ pub struct TreePeak {
 }
 
 impl TreePeak {
-    /// The peak, but no less than that of the largest process, which samples may miss, and of whose shared pages they count a part.
+    /// The peak, but no less than that of the largest process: samples may miss it, and they count a part of the pages that it shares.
     #[cfg(target_os = "linux")]
-    pub(crate) fn at_least(self, ended: &crate::Ended) -> TreePeak {
-        let largest = ended.usage.max_rss_bytes;
-        // What the process inherited from its maker's size is not known to be its own.
-        let known = if largest > ended.floor { largest } else { 0 };
-        TreePeak { bytes: self.bytes.max(known), ..self }
+    pub(crate) fn at_least(self, largest: u64) -> TreePeak {
+        TreePeak { bytes: self.bytes.max(largest), ..self }
     }
 }
 
