@@ -1,4 +1,4 @@
-//! `FalconForCausalLM`: Falcon 7B to 180B: LayerNorm, both parts of a layer beside each other, and queries, keys and values in one matrix, of which the
+//! `FalconForCausalLM`: Falcon 7B to 180B: LayerNorm, both parts of a layer with the same input, and queries, keys and values in one matrix, of which the
 //! source has groups of heads one after the other.
 
 use super::config::Config;
