@@ -66,6 +66,7 @@ COMMANDS = (
     Command("agree embeddings", BY_HAND, OWN, f"cargo, {BUILD}, torch, transformers, gguf", "folders of encoders, converted: tensors, tokens, vectors and scores beside `transformers` in float64"),
     Command("agree templates", BY_HAND, VENV, "cargo", "the language of chat templates, feature by feature, as jinja2 evaluates it"),
     Command("agree greedy", BY_HAND, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's", test="--live 1 --every 3 --quiet", test_all="--live 3 --quiet"),
+    Command("agree imatrix", BY_HAND, VENV, BUILD, "importance matrices beside what llama.cpp multiplies with"),
     Command("agree infill", BY_HAND, VENV, f"cargo, {BUILD}, {MODELS}, llama-server", "prompts that ask for what belongs between two texts, beside llama-server's"),
     Command("agree jax", "agree-jax", WHEEL, f"make test-python, {BUILD}, {MODELS}", "models in JAX beside llama.cpp and the native engine"),
     Command("agree mixes", BY_HAND, VENV, f"{BUILD}, {PEER}", "which type `alight quantize` gives to each tensor, beside llama.cpp's quantizer"),

@@ -704,3 +704,16 @@ def test_the_length_that_a_sequence_claims_is_not_believed(model):
     for other in ({"a": 1}, 7):
         with pytest.raises(TypeError, match="expected a sequence, found"):
             tokenizer.decode(other)
+
+
+def test_metadata_that_is_not_read_is_a_warning_or_an_error(tmp_path):
+    def vocabulary(w, m):
+        tiny_models.add_vocabulary(w, m)
+        w.add_float32("llama.rope.scaling.alpha", 50.0)
+
+    path = tiny_models.write(Tiny("llama", "llama"), tmp_path / "doubtful.gguf", vocabulary)
+    named = 'metadata "llama.rope.scaling.alpha" is not read'
+    with pytest.warns(RuntimeWarning, match=named), alight.Model(path, threads=1, context=64) as model:
+        assert model.generate("a", max_tokens=1, ignore_eos=True).text is not None
+    with pytest.raises(alight.FormatError, match=named):
+        alight.Model(path, threads=1, context=64, strict=True)

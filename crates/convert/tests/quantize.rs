@@ -452,8 +452,8 @@ fn an_importance_matrix_that_was_measured_here_is_read() {
     quantize(&source, &dest, &weighted, 2, options, &mut |_| ControlFlow::Continue(())).unwrap();
     let made = fs::read(&dest).unwrap();
     let after = gguf::parse(&made).unwrap();
-    let said = |key: &str| after.get_str(&format!("quantize.imatrix.{key}")).unwrap().unwrap();
-    assert_eq!((said("file"), said("dataset")), ("made.gguf", "text.txt"));
+    let text = |key: &str| after.get_str(&format!("quantize.imatrix.{key}")).unwrap().unwrap();
+    assert_eq!((text("file"), text("dataset")), ("made.gguf", "text.txt"));
     let number = |key: &str| after.get_u32(&format!("quantize.imatrix.{key}")).unwrap().unwrap();
     assert_eq!((number("entries_count"), number("chunks_count")), (2, 3));
     let original = fs::read(&source).unwrap();

@@ -1,4 +1,4 @@
-//! What the matrices of a model are multiplied with, measured while it reads texts: the contents of an importance matrix.
+//! Inputs of the matrices of a model, measured while it reads texts: the contents of an importance matrix.
 //!
 //! Every product of a part goes through [`Compute`](crate::parts::compute::Compute) with its [`Linear`], which has the sums; nothing is
 //! measured, and no input kept as floats, unless that was asked for.

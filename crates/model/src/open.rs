@@ -305,7 +305,7 @@ impl Model {
         Arc::get_mut(&mut self.vocabulary).expect("the vocabulary is not shared yet")
     }
 
-    /// What in the metadata makes answers doubtful, a sentence each ([`describe::warnings`]).
+    /// Reasons in the metadata to doubt answers, a sentence each ([`describe::warnings`]).
     pub fn warnings(&self) -> Vec<String> {
         describe::warnings(&self.spec, &self.vocabulary.tokenizer)
     }

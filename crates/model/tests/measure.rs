@@ -1,4 +1,4 @@
-//! What matrices are multiplied with, summed up: against its definition, in any cut, for every kind of part.
+//! Inputs of matrices, summed up: against its definition, in any cut, for every kind of part.
 
 use std::path::Path;
 
@@ -104,7 +104,7 @@ fn every_matrix_is_measured_and_the_sums_do_not_depend_on_the_cut() {
     for spec in specs {
         let (path, _) = spec.write(folder.path());
         let (_, inputs) = read(&path, 64, true);
-        assert_eq!(inputs, read(&path, 7, true).1, "{}: cut in another way", spec.arch);
+        assert!(inputs == read(&path, 7, true).1, "{}: cut in another way", spec.arch);
         for (name, shape) in spec.tensors() {
             let is_matrix =
                 name.starts_with("blk.") && shape.len() > 1 && name.ends_with(".weight");

@@ -9,7 +9,7 @@ use super::{CHUNKS, COUNTS, DATASETS, SUMS};
 /// The key of the tokens of a chunk.
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 
-/// What a tensor's columns were multiplied with.
+/// The inputs that a tensor's columns were multiplied with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredTensor {
     /// The tensor's name.

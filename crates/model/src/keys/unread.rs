@@ -1,4 +1,4 @@
-//! What a file says beyond what is read of it.
+//! Metadata of a file that nothing reads.
 //!
 //! A key that is not read may change what other programs compute, so it is reported, unless it is in the table here. Which keys an
 //! architecture reads is not written down anywhere: [`Keys`] remembers it while the network is built.

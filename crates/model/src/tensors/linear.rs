@@ -202,7 +202,9 @@ impl<'l> AdapterPart<'l> {
 impl<'l> Projection<'l> {
     /// Adds the rows of a place of packed activations to its inputs, if these are measured.
     pub(crate) fn measure(&self, acts: &Activations, place: &Place) {
-        if let Some(inputs) = &self.linear.inputs {
+        // The other rows of the same matrix have the same inputs.
+        let is_second = self.step > 1 && self.first > 0;
+        if let Some(inputs) = self.linear.inputs.as_ref().filter(|_| !is_second) {
             inputs.add(self.index, acts, place.range());
         }
     }

@@ -1,4 +1,4 @@
-//! Whether a pre-tokeniser is the one that a vocabulary was made with.
+//! The test of a pre-tokeniser: is it the one that a vocabulary was made with?
 //!
 //! A merge was learnt within the parts that the pre-tokeniser cuts text into, so none of its results is cut by the same one. Under the
 //! name of another pre-tokeniser the text is cut where the model has learnt tokens: answers stay fluent, and become worse and longer.
@@ -10,7 +10,7 @@ use super::{Algorithm, Tokenizer, alphabet};
 /// The number of merges that are tried, evenly spread.
 const SAMPLE: usize = 512;
 /// The share of them, in percent, from which on the vocabulary is another pre-tokeniser's. None of the vocabularies in llama.cpp's source
-/// tree has so many under its own name. Under names that cost many tokens, those of Llama 3 and Qwen have about 20 %.
+/// tree reaches that under its own name. Under names that cost many tokens, those of Llama 3 and Qwen have about 20 %.
 const MAX_CUT: usize = 2;
 /// The smallest number of merges of which a share says anything.
 const MIN_SAMPLE: usize = 100;

@@ -72,7 +72,7 @@ struct GgufJson<'a> {
     /// Only with a chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_format: Option<&'static str>,
-    /// What makes answers doubtful, if anything does.
+    /// Reasons to doubt answers.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     warnings: &'a [String],
     #[serde(flatten)]

@@ -100,7 +100,7 @@ struct Opened<'a> {
     session: Option<SessionMemory>,
     /// The notation of thinking and tool calls, if there is a chat template.
     tool_format: Option<&'static str>,
-    /// What makes answers doubtful.
+    /// Reasons to doubt answers.
     warnings: Vec<String>,
 }
 

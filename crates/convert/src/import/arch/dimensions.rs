@@ -173,7 +173,7 @@ impl Dimensions {
             }
             Dim::BlockBytes => "bytes of a block".into(),
             Dim::Heads => said("num_attention_heads", self.heads),
-            Dim::KeyHeads => said("num_key_value_heads", self.kv_heads),
+            Dim::KeyHeads => format!("num_key_value_heads, {}", self.kv_heads),
             Dim::Fused => format!(
                 "all heads of queries, keys and values: {} + 2 × {}",
                 self.of(Dim::Queries),

@@ -1,5 +1,5 @@
 //! `Ernie4_5ForCausalLM` and `Ernie4_5_MoeForCausalLM`: Baidu's ERNIE 4.5 0.3B, and 21B-A3B and 300B-A47B, which have a mixture of experts with shared ones
-//! in every layer after the leading dense ones. Queries and keys rotate in pairs that are beside each other, as in GGUF.
+//! in every layer after the leading dense ones. Queries and keys rotate in pairs of neighbours, as in GGUF.
 
 use super::config::Config;
 use super::deepseek::{DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SHARED_WIDTH, SPARSE};

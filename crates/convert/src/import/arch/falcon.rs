@@ -1,4 +1,4 @@
-//! `FalconForCausalLM`: Falcon 7B to 180B: LayerNorm, both parts of a layer beside each other, and queries, keys and values in one matrix, of which the
+//! `FalconForCausalLM`: Falcon 7B to 180B: LayerNorm, both parts of a layer with the same input, and queries, keys and values in one matrix, of which the
 //! source has groups of heads one after the other.
 
 use super::config::Config;
@@ -96,12 +96,16 @@ fn groups_apart(sizes: &Dimensions) -> Vec<(u64, u64)> {
 }
 
 fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> {
-    let key = "multi_query";
-    let grouped = config.flag("new_decoder_architecture")?;
-    if !grouped && dimensions.kv_heads != 1
-        || config.get(key).is_some_and(|one| *one == false && !grouped)
-    {
-        return Err(config.wrong(key, &false.into(), "true, or new_decoder_architecture"));
+    // Without groups, all queries have one key.
+    if !config.flag("new_decoder_architecture")? {
+        let expected = "without new_decoder_architecture";
+        if config.get("multi_query").is_some_and(|one| *one == false) {
+            return Err(config.wrong("multi_query", &false.into(), &format!("true {expected}")));
+        }
+        if dimensions.kv_heads != 1 {
+            let count = dimensions.kv_heads.into();
+            return Err(config.wrong("num_kv_heads", &count, &format!("1 {expected}")));
+        }
     }
     if config.get("parallel_attn").is_some_and(|parallel| *parallel == false) {
         return Err(config.wrong("parallel_attn", &false.into(), "true"));

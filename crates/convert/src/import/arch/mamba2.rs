@@ -31,7 +31,6 @@ pub(super) const MAMBA2: Architecture = Architecture {
     outside: &[norm("norm_f.weight", "output_norm.weight", Dim::Hidden)],
     more,
     permuted: false,
-    own_head_length: false,
     eps_key: "layer_norm_epsilon",
     never: &["use_bias"],
     keys,
@@ -75,6 +74,10 @@ const LAYER: &[Part] = &[
 /// The positions that llama.cpp's converter writes: the network has no limit.
 const CONTEXT: u32 = 1 << 20;
 
+/// Of what there is none.
+const ATTENTION: &[&str] =
+    &["attention.head_count_kv", "attention.key_length", "attention.value_length"];
+
 fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> {
     let count = |key, most, default| config.count(key, most).map(|n| n.unwrap_or(default));
     let heads = count("mamba_num_heads", MAX_WIDTH, 128)?;
@@ -107,7 +110,8 @@ fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> 
 }
 
 fn keys(_: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
-    own.keys.retain(|(key, _)| !matches!(*key, "attention.head_count_kv" | "rope.freq_base"));
+    let there = |key: &str| !key.starts_with("rope.") && !ATTENTION.contains(&key);
+    own.keys.retain(|(key, _)| there(key));
     for (key, entry) in &mut own.keys {
         match *key {
             "context_length" => *entry = Entry::U32(CONTEXT),

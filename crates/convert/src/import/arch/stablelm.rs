@@ -1,5 +1,5 @@
 //! `StableLmForCausalLM`: StableLM 2 1.6B and StableLM 3B: LayerNorm, and a quarter of a head rotates. (The 12B, with a norm of each head and parts of a layer
-//! beside each other, is refused.)
+//! that have the same input, is refused.)
 
 use super::describe::{
     Architecture, Defaults, Group, INPUT_BIASES, LAYER_NORM, MATRICES, OUTPUT_NORM, TWO_NORMS,
