@@ -66,8 +66,9 @@ def difficult(vocab: list, count: int) -> list:
 
 def is_newer(text: str) -> bool:
     """`tokenizers` has the categories of Unicode 8: marks, punctuation and formats that are newer are ordinary characters there."""
-    from tokenizers import normalizers, pre_tokenizers
     import unicodedata
+
+    from tokenizers import normalizers, pre_tokenizers
 
     strip = normalizers.BertNormalizer(lowercase=False, strip_accents=True)
     for c in text:
@@ -261,8 +262,8 @@ def save_dense(folder: Path, rows: int, columns: int, bias: bool, seed: int) -> 
 
 def modules_of(folder: Path, *paths: str) -> None:
     kinds = {"": "Transformer", "Pooling": "Pooling", "Dense": "Dense", "Normalize": "Normalize"}
-    kind = lambda path: "sentence_transformers.models." + kinds[path.split("_")[-1]]
-    (folder / "modules.json").write_text(json.dumps([{"idx": i, "name": str(i), "path": path, "type": kind(path)} for i, path in enumerate(paths)]))
+    modules = [{"idx": i, "name": str(i), "path": path, "type": "sentence_transformers.models." + kinds[path.split("_")[-1]]} for i, path in enumerate(paths)]
+    (folder / "modules.json").write_text(json.dumps(modules))
 
 
 def gemma_agrees(program: Path, tokenizer_folder: Path) -> int:
@@ -297,8 +298,13 @@ def nomic_states(config: dict, w: dict, ids: list, bias: bool = True):
     """The states of nomic-embed-text-v2, by its definition."""
     F = torch.nn.functional
     e, heads, every = config["n_embd"], config["n_head"], config["moe_every_n_layers"]
-    norm = lambda x, name: F.layer_norm(x, (e,), w[f"{name}.weight"], w[f"{name}.bias"], config["layer_norm_epsilon"])
-    linear = lambda x, name: F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(x, name):
+        return F.layer_norm(x, (e,), w[f"{name}.weight"], w[f"{name}.bias"], config["layer_norm_epsilon"])
+
+    def linear(x, name):
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
     n, d = len(ids), e // heads
     angle = torch.arange(n, dtype=torch.float64)[:, None] * config["rotary_emb_base"] ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     cos, sin = angle.cos(), angle.sin()

@@ -355,6 +355,8 @@ class Peer:
     layer: dict
     # Keys that a mistake changes, by what it is.
     wrong: dict = field(default_factory=dict)
+    # What the names of a layer's tensors begin with.
+    prefix: str = "blk"
 
 
 def biased(**shapes) -> dict:
@@ -393,6 +395,11 @@ PEERS = [
          {"output_norm.weight": E},
          weights(attn_norm=E, attn_q=SQUARE, attn_k=(16, HIDDEN), attn_v=(16, HIDDEN), attn_output=SQUARE, ffn_norm=E, ffn_gate=UP, ffn_up=UP,
                  ffn_down=DOWN), {"another base": {"rope.freq_base": 1e6}}),
+    # Without the key, its tokens see none after them in llama.cpp.
+    Peer("t5encoder", "t5encoder", ENCODER | {RMS: 1e-6, "attention.key_length": 16, "attention.value_length": 16, "attention.relative_buckets_count": 16},
+         {"enc.output_norm.weight": E, "enc.blk.0.attn_rel_b.weight": (16, 3)},
+         weights(attn_norm=E, attn_q=SQUARE, attn_k=SQUARE, attn_v=SQUARE, attn_o=SQUARE, ffn_norm=E, ffn_up=UP, ffn_down=DOWN),
+         {"another eps": {RMS: 0.1}}, prefix="enc.blk"),
 ]
 
 
@@ -406,7 +413,7 @@ def write_peer(case: Peer, path: Path, change: dict) -> None:
         if "moe_every_n_layers" in keys:
             experts = layer % 2 == 1
             here = {name: shape for name, shape in here.items() if not name.startswith("ffn") or ("_exps" in name or "_inp" in name) == experts}
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in here.items()}
+        shapes |= {f"{case.prefix}.{layer}.{name}": shape for name, shape in here.items()}
     tensors = {}
     for name, shape in shapes.items():
         values = random.standard_normal(shape)

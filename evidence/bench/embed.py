@@ -195,7 +195,10 @@ def peers_of_torch(args, folder: Path) -> dict:
     if not args.torch:
         common.say("left out, without --torch: torch, sentence-transformers, fastembed")
         return {}
-    has = lambda *packages: subprocess.run([args.torch, "-I", "-c", f"import {', '.join(packages)}"], capture_output=True).returncode == 0
+
+    def has(*packages: str) -> bool:
+        return subprocess.run([args.torch, "-I", "-c", f"import {', '.join(packages)}"], capture_output=True).returncode == 0
+
     programs = {"torch F32": (args.torch, "torch", args.model)}
     if has("sentence_transformers"):
         programs["sentence-transformers F32"] = (args.torch, "st", args.model)

@@ -10,6 +10,7 @@ import alight
 import numpy as np
 import pytest
 from conftest import PATH, ROOT, in_process
+from evidence.lib import vector_clients
 from test_generate import QUESTION
 
 TEXT = "The capital of France is"
@@ -113,6 +114,29 @@ def test_embeddings_are_those_of_the_server(model, serve):
     assert plain.shape == (model.hidden_size,) and np.linalg.norm(plain) > 2
     assert np.allclose(np.asarray(plain) / np.linalg.norm(plain), model.embed(texts[0]), atol=1e-6)
     assert model.embed([]).shape == (0, model.hidden_size)
+
+
+def test_scores_are_those_of_the_command(command, tmp_path):
+    vectors, path = vector_clients.models(tmp_path)
+    query, documents = vector_clients.QUERY, vector_clients.TEXTS
+
+    def told(*more):
+        lines = "".join(json.dumps(text) + "\n" for text in documents)
+        done = subprocess.run([command, "rerank", path, query, "--json", *more], input=lines, capture_output=True, text=True, check=True)
+        scores = {one["index"]: one["relevance_score"] for one in map(json.loads, done.stdout.splitlines())}
+        return [scores[i] for i in range(len(documents))]
+
+    with alight.Model(path, threads=2) as model:
+        shares, raw = model.rerank(query, documents), model.rerank(query, documents, raw=True)
+        assert shares == told() and raw == told("--raw") and len(set(raw)) == len(documents)
+        assert np.allclose(shares, 1 / (1 + np.exp(-np.array(raw))), atol=1e-15)
+        assert model.rerank(query, documents[1:2]) == shares[1:2] and model.rerank(query, []) == []
+        # Of a pair that is too long the document is shortened, or the call refused.
+        assert len(model.rerank("a", ["b " * 4000])) == 1
+        with pytest.raises(alight.AlightError, match="the model reads at most"):
+            model.rerank("a", ["b " * 4000], truncate=False)
+    with alight.Model(vectors, threads=2) as model, pytest.raises(alight.AlightError, match="no classifier"):
+        model.rerank(query, documents)
 
 
 def test_a_batch_has_the_answers_of_single_calls(model):

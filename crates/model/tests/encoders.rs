@@ -320,7 +320,7 @@ fn keys_of_encoders_are_checked() {
             (|b| _ = b.u32("bert.pooling_type", 5)) as fn(&mut Builder),
             "pooling_type",
         ),
-        ("classifier.activation", |b| _ = b.str("bert.classifier.activation", "relu"), ""),
+        ("classifier.activation", |b| _ = b.str("bert.classifier.activation", "sigmoid"), ""),
         ("classifier.pooling_type", |b| _ = b.u32("bert.classifier.pooling_type", 3), ""),
         ("attention.causal", |b| _ = b.bool("bert.attention.causal", true), "attention.causal"),
     ] {

@@ -236,7 +236,7 @@ impl Definition<'_> {
                 }
             }
             queries.push(q);
-            // What is kept for tokens to come is rounded.
+            // Those kept for later tokens are rounded.
             let kept = |x| if self.spec.causal { f16(x) } else { x };
             keys.push(k.into_iter().map(kept).collect::<Vec<_>>());
             values.push(v.into_iter().map(kept).collect::<Vec<_>>());

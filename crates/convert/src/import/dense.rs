@@ -67,7 +67,7 @@ impl Dense {
         };
         let (columns, rows) = (size("in_features")?, size("out_features")?);
         let activation = match config.get("activation_function") {
-            // What sentence-transformers takes then.
+            // The default of sentence-transformers.
             None => "Tanh".into(),
             Some(Value::String(name)) => name.clone(),
             Some(other) => shown(other),

@@ -363,7 +363,7 @@ pub(super) fn no_tokenizer(side: &SideFiles) -> ConvertError {
     ConvertError::Source {
         path: side.tokenizer.path("tokenizer.json"),
         problem:
-            "does not exist, and neither does tokenizer.model beside it (nor vocab.txt of BERT, or sentencepiece.bpe.model of \
+            "does not exist, and neither does tokenizer.model beside it (nor vocab.txt of BERT, nor sentencepiece.bpe.model of \
              XLM-RoBERTa): without a tokenizer the model cannot read; say where there is one with --tokenizer"
                 .into(),
     }

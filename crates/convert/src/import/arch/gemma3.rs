@@ -46,6 +46,7 @@ pub(super) const EMBEDDING: Architecture = Architecture {
     gguf: "gemma-embedding",
     classes: &["Gemma3TextModel"],
     model_types: &[],
+    never: &["attention_bias"],
     fits: |config| config.get("use_bidirectional_attention") == Some(&Value::Bool(true)),
     keys: |config, dimensions, own| {
         own.add("attention.causal", Entry::Bool(false));

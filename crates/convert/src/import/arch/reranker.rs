@@ -1,4 +1,4 @@
-//! Qwen3-Reranker: a language model that judges a pair of texts, and whose score is how much likelier it goes on with "yes" than with "no".
+//! Qwen3-Reranker: a language model that judges a pair of texts, and whose score is how much likelier it continues with "yes" than with "no".
 //!
 //! The two rows of its output become the classifier, and the texts around a pair its template `rerank`, as in llama.cpp's converter
 //! (`conversion/qwen.py`). Nothing in `config.json` tells it from a model that writes text: its name does.

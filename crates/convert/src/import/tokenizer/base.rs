@@ -39,7 +39,7 @@ struct FoundTokenizer {
     kind: FoundKind,
 }
 
-/// What a tokenizer file is.
+/// The kind of a tokenizer file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FoundKind {
     /// Of a format that its content shows.
@@ -58,7 +58,7 @@ pub(super) struct TokenizerFiles {
     json: Option<FoundTokenizer>,
     /// True if merges are kept where other models have scores: Gemma 4.
     merges: bool,
-    /// The settings beside them.
+    /// The tokenizer's settings.
     config: TokenizerConfig,
 }
 

@@ -31,16 +31,16 @@ const TRAINED_WITH_EXPERTS: u64 = 512;
 const MAX_EXPERTS: u64 = 1024;
 
 /// The experts of some layers.
-struct Mixture {
+struct NomicMixture {
     count: u64,
     used: u64,
     /// Layers whose number has the remainder 1 by this have them.
     every: u64,
 }
 
-impl Mixture {
+impl NomicMixture {
     /// Reads the experts of a configuration; `None` if it has none.
-    fn read(config: &Config) -> Result<Option<Mixture>, ConvertError> {
+    fn read(config: &Config) -> Result<Option<NomicMixture>, ConvertError> {
         let every = match config.get("moe_every_n_layers") {
             Some(n) if *n == 0 => None,
             _ => config.count("moe_every_n_layers", MAX_LAYERS)?,
@@ -60,7 +60,7 @@ impl Mixture {
         }
         let count = config.count("num_experts", MAX_EXPERTS)?.unwrap_or(8);
         let used = config.count("moe_top_k", count)?.unwrap_or(1);
-        Ok(Some(Mixture { count, used, every }))
+        Ok(Some(NomicMixture { count, used, every }))
     }
 
     fn keys(&self) -> Vec<(&'static str, Entry)> {
@@ -109,7 +109,7 @@ fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan
             None => config.count(other, most)?.unwrap_or(default),
         })
     };
-    let mixture = Mixture::read(config)?;
+    let mixture = NomicMixture::read(config)?;
     let biased = mixture.is_some();
     let activation = if biased { "gelu" } else { "swiglu" };
     check_activation(config, "activation_function", activation, &[activation])?;
@@ -191,7 +191,7 @@ fn plan(config: &Config, _head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan
         ("attention.causal", Entry::Bool(false)),
         ("rope.freq_base", Entry::F32(theta as f32)),
     ];
-    keys.extend(mixture.iter().flat_map(Mixture::keys));
+    keys.extend(mixture.iter().flat_map(NomicMixture::keys));
     Ok(EncoderPlan {
         gguf: mixture.is_some().then_some("nomic-bert-moe"),
         keys,
