@@ -48,7 +48,7 @@ const ROWS: usize = 128;
 /// Bounds from which sums might overflow: products are at most 20 times as large.
 const MAX_BOUND: f32 = 1e30;
 
-/// What follows a product. It never makes a greater number of a smaller one, except for rounding, by at most `slack`.
+/// The function that follows products. It never makes a greater number of a smaller one, except for rounding, by at most `slack`.
 #[derive(Clone, Copy)]
 pub struct Finish<'a> {
     /// Changes products in place.
@@ -88,7 +88,8 @@ impl Greatest {
             middle: vec![0.0; blocks],
             bound: vec![0.0; blocks],
             least_bound: 0.0,
-            found: Mutex::new(BinaryHeap::with_capacity(k)),
+            // One more while the least is replaced.
+            found: Mutex::new(BinaryHeap::with_capacity(k + 1)),
             threshold: AtomicU32::new(0),
             rows: AtomicUsize::new(0),
         }
@@ -123,13 +124,13 @@ impl Greatest {
             sum += self.bound[b] * 65504.0;
         }
         let scale = x.scale()[..scales].iter().fold(0.0, |sum, a| sum + a);
-        self.least_bound = (1.0 + scale) * (0.5f32).powi(120);
+        self.least_bound = (1.0 + scale) * f32::from_bits((127 - 120) << 23);
         let found = self.found.get_mut().unwrap_or_else(PoisonError::into_inner);
         found.clear();
         *self.threshold.get_mut() = f32::NEG_INFINITY.to_bits();
         *self.rows.get_mut() = 0;
         // False for NaN, too.
-        sum < MAX_BOUND && self.k > 0 && self.k <= found.capacity()
+        sum < MAX_BOUND && self.k > 0 && self.k < found.capacity()
     }
 
     fn threshold(&self) -> f32 {
@@ -316,7 +317,7 @@ impl WholeRows<'_, '_> {
         // SAFETY: by the caller's promise.
         unsafe { self.out.row_mut(t, rows.clone()) }.fill(NOT_COMPUTED);
         let mut wanted = [false; ROWS];
-        // What is not a number must be seen as such, whatever follows products.
+        // NaN must be seen as such, whatever follows products.
         for (wanted, bound) in wanted.iter_mut().zip(&*bounds) {
             *wanted = bound.is_nan();
         }
