@@ -49,7 +49,7 @@ def run(args) -> int:
                 while compared < args.positions and not wrong:
                     number = compared // LENGTH
                     [whole, _], [few, said] = (tokens(program, path, number, options, args.threads) for path in (model, packed))
-                    found = re.search(r"output +.* a token: ([\\d,]+) of ([\\d,]+) rows whole", said)
+                    found = re.search(r"output +.* a token: ([\d,]+) of ([\d,]+) rows whole", said)
                     if found is None:
                         raise SystemExit(f"{name}: {packed} has no output matrix in planes:\n{said}")
                     read.append([int(n.replace(",", "")) for n in found.groups()])

@@ -53,6 +53,7 @@ MISTAKES = (
     Mistake("a zero point left out", R + "kernels/src/blocks/q6_k.rs", "const ZERO: i32 = 32;", "const ZERO: i32 = 31;", "rust kernels"),
     Mistake("tokens of a pair taken for one another (AVX-512)", R + "kernels/src/matmul/dot/avx512.rs", "let [high, low] = q[t];", "let [high, low] = q[T - 1 - t];", "rust kernels"),
     Mistake("a tail of columns left out", R + "kernels/src/matmul/dot/avx512.rs", "let rest = k % 256;", "let rest = k % 256 / 64 * 64;", "rust kernels"),
+    Mistake("a bound of what low bits add that is a thousandth too small", R + "kernels/src/matmul/best.rs", "magnitudes * (7.5 + rounding)", "magnitudes * (7.4925 + rounding)", "rust kernels"),
     Mistake("an instruction that is called", R + "kernels/src/matmul/dot/avx512.rs", "        let mut out = [[0.0; R]; T];\n        for t in 0..T {\n            out[t] = sums(total[t]);\n        }\n        out",
             "        #[inline(never)]\n        fn apart(v: __m512) -> f32 {\n            // SAFETY: none.\n            unsafe { _mm512_reduce_add_ps(v) }\n        }\n"
             "        std::array::from_fn(|t| std::array::from_fn(|r| apart(total[t][r])))", "check inlined"),

@@ -15,7 +15,6 @@ use crate::blocks::{BlockFormat, WeightType};
 use crate::fields::{self, TILE_ROWS};
 use crate::isa::Isa;
 use crate::lanes::{Lanes, by_level};
-use crate::tiles::{check, packable};
 use alight_types::packed::{self, has_planes};
 use std::ops::Range;
 
@@ -33,7 +32,8 @@ pub const MAX_COLS: usize = 8192;
 
 /// Returns true if a matrix `[rows, cols]` of type `ty` can be stored in planes.
 pub const fn has_planes_for(ty: WeightType, rows: usize, cols: usize) -> bool {
-    has_planes(ty.ggml()) && packable(ty, rows, cols) && cols <= MAX_COLS
+    let whole = rows.is_multiple_of(TILE_ROWS) && cols.is_multiple_of(ty.block_len());
+    has_planes(ty.ggml()) && rows > 0 && cols > 0 && cols <= MAX_COLS && whole
 }
 
 /// Returns the number of rows of a group.
@@ -76,7 +76,6 @@ pub fn places(
 /// # Panics
 /// If the type has no planes, a row is not a whole number of blocks, or the bytes are not whole tiles of the same number.
 pub(crate) fn pack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
-    assert!(has_planes(ty.ggml()), "{ty} has no planes");
     let row = check(ty, cols, src, dst);
     let group = group_rows(ty, cols) * row;
     for (src, dst) in src.chunks(group).zip(dst.chunks_mut(group)) {
@@ -107,7 +106,6 @@ pub(crate) fn pack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
 /// # Panics
 /// As [`pack`].
 pub(crate) fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
-    assert!(has_planes(ty.ggml()), "{ty} has no planes");
     let row = check(ty, cols, src, dst);
     let group = group_rows(ty, cols) * row;
     for (src, dst) in src.chunks(group).zip(dst.chunks_mut(group)) {
@@ -196,37 +194,11 @@ unsafe fn put_tile_lanes<S: Lanes>(high: &[u8], low: &[u8], to: &mut [u8]) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tiles::Layout;
-
-    #[test]
-    fn planes_are_a_permutation_of_bits_and_become_tiles() {
-        let ty = WeightType::Q8_0;
-        for (rows, cols) in [(16, 32), (48, 96), (group_rows(ty, 8192) + 16, 8192)] {
-            let row = ty.row_bytes(cols).unwrap();
-            let mut seed = 1_u32;
-            let mut random = || {
-                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (seed >> 24) as u8
-            };
-            let canonical: Vec<u8> = (0..rows * row).map(|_| random()).collect();
-            let (mut packed, mut tiles) = (canonical.clone(), canonical.clone());
-            Layout::Planes.pack(ty, cols, &canonical, &mut packed);
-            Layout::Tiles.pack(ty, cols, &canonical, &mut tiles);
-            let ones = |bytes: &[u8]| bytes.iter().map(|byte| byte.count_ones()).sum::<u32>();
-            assert_eq!(ones(&packed), ones(&tiles), "the same bits as tiles");
-            let mut back = vec![0; packed.len()];
-            Layout::Planes.unpack(ty, cols, &packed, &mut back);
-            assert!(back == canonical, "{rows} × {cols}");
-            let [high, low] = sizes(16, cols);
-            let first = sizes(rows.min(group_rows(ty, cols)), cols)[0];
-            for isa in Isa::available() {
-                let mut tile = vec![0; 16 * row];
-                put_tile(isa, &packed[..high], &packed[first..][..low], &mut tile);
-                assert!(tile == tiles[..16 * row], "{rows} × {cols} {isa}");
-            }
-        }
-    }
+/// Returns the bytes of a row.
+fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
+    assert!(has_planes_for(ty, TILE_ROWS, cols), "rows of {cols} {ty} weights have no planes");
+    let row = cols / Q8_0::BLOCK * Q8_0::BYTES;
+    let whole = src.len().is_multiple_of(TILE_ROWS * row);
+    assert!(src.len() == dst.len() && whole, "not whole tiles");
+    row
 }

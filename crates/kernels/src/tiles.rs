@@ -141,7 +141,7 @@ pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
 }
 
 /// Returns the bytes of a row.
-pub(crate) fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
+fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
     assert!(packable(ty, TILE_ROWS, cols), "rows of {cols} {ty} weights have no packed form");
     let row = cols / ty.block_len() * ty.block_bytes();
     let whole = src.len().is_multiple_of(TILE_ROWS * row);

@@ -35,6 +35,23 @@ fn products(w: &Matrix<'_>, acts: &Activations) -> Vec<f32> {
 }
 
 #[test]
+fn planes_are_a_permutation_of_bits() {
+    let mut rng = Rng(10);
+    let two_groups = TY.row_bytes(4096).map(|row| (4 << 20) / row / 32 * 32 + 16).unwrap();
+    for (rows, cols) in [(16, 32), (48, 96), (two_groups, 4096)] {
+        let mut canonical = vec![0; rows * TY.row_bytes(cols).unwrap()];
+        canonical.iter_mut().for_each(|byte| *byte = rng.next() as u8);
+        let [planes, tiles] =
+            [Layout::Planes, Layout::Tiles].map(|layout| packed(layout, &canonical, cols));
+        let ones = |bytes: &[u8]| bytes.iter().map(|byte| byte.count_ones()).sum::<u32>();
+        assert_eq!(ones(&planes), ones(&tiles), "{rows} × {cols}");
+        let mut back = vec![0x5a; planes.len()];
+        Layout::Planes.unpack(TY, cols, &planes, &mut back);
+        assert!(back == canonical && planes != canonical, "{rows} × {cols}");
+    }
+}
+
+#[test]
 fn products_and_rows_have_the_bits_of_tiles() {
     let mut rng = Rng(11);
     // More than a group of rows, of which the last has an odd number of tiles.
@@ -173,7 +190,7 @@ fn bounds_that_are_reached_leave_no_row_out() {
     }
 }
 
-/// What is not a number is never left out, and what may overflow has no bounds.
+/// A row with a NaN is never left out, and products that may overflow have no bounds.
 #[test]
 fn what_is_not_a_number_is_seen() {
     let mut rng = Rng(14);

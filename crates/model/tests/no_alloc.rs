@@ -11,6 +11,7 @@ use alight_model::{
     Sampler, SamplerOptions, Session, SessionOptions,
 };
 use alight_testing::models::{self, Moe, Spec};
+use alight_testing::packed::packed;
 use alight_text::StreamDecoder;
 
 struct Counting;
@@ -74,6 +75,7 @@ fn allocations_of_many(model: &Model) -> u64 {
                 sampling,
                 max_tokens: 8,
                 ignore_eos: true,
+                ignores_logits: true,
                 ..Request::default()
             })
             .unwrap();
@@ -128,13 +130,17 @@ fn main() {
             .write(folder.path())
             .0,
     ];
+    // An output matrix in planes.
+    let ty = alight_formats::GgmlType::Q8_0;
+    let spec = Spec { ty, vocab: 1600, seed: 63, ..Spec::llama() };
+    let planes = packed(&spec.write(folder.path()).0, 3);
+    paths.push(planes.clone());
     paths.extend(models::real_model(models::SMOLLM2));
     paths.extend(models::real_model(models::GEMMA3));
     let mut models: Vec<(PathBuf, Option<u64>)> =
         paths.into_iter().map(|path| (path, None)).collect();
     // Experts that are read when they are chosen.
     let moe = Spec::qwen3moe().moe.map(|moe| Moe { experts: 12, width: 128, ..moe });
-    let ty = alight_formats::GgmlType::Q8_0;
     let (path, _) = Spec { ty, moe, layers: 6, seed: 62, ..Spec::qwen3moe() }.write(folder.path());
     let least = least(&path);
     models.push((path, Some(least)));
@@ -168,7 +174,14 @@ fn main() {
             samplers.iter_mut().for_each(|sampler| sampler.accept(token));
             model.tokenizer().decode_bytes(token, decoder.buffer());
             std::hint::black_box(decoder.take());
-            session.decode(token).unwrap();
+            // All logits, or those that the next sampler chooses from.
+            match i % 2 {
+                0 => session.decode(token).unwrap(),
+                _ => session.decode_for(token, &mut samplers[(i + 1) % 5]).unwrap(),
+            };
+        }
+        if path == planes {
+            assert!(session.output_counts().unwrap().by_high_bits > 0);
         }
         session.truncate(10);
         session.defer(3).unwrap();

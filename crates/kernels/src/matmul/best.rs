@@ -48,7 +48,7 @@ const ROWS: usize = 128;
 /// Bounds from which sums might overflow: products are at most 20 times as large.
 const MAX_BOUND: f32 = 1e30;
 
-/// What follows a product. It never makes a greater number of a smaller one, except for rounding, by at most `slack`.
+/// The function that follows products. It never makes a greater number of a smaller one, except for rounding, by at most `slack`.
 #[derive(Clone, Copy)]
 pub struct Finish<'a> {
     /// Changes products in place.
@@ -88,7 +88,8 @@ impl Greatest {
             middle: vec![0.0; blocks],
             bound: vec![0.0; blocks],
             least_bound: 0.0,
-            found: Mutex::new(BinaryHeap::with_capacity(k)),
+            // One more while the least is replaced.
+            found: Mutex::new(BinaryHeap::with_capacity(k + 1)),
             threshold: AtomicU32::new(0),
             rows: AtomicUsize::new(0),
         }
@@ -123,13 +124,13 @@ impl Greatest {
             sum += self.bound[b] * 65504.0;
         }
         let scale = x.scale()[..scales].iter().fold(0.0, |sum, a| sum + a);
-        self.least_bound = (1.0 + scale) * (0.5f32).powi(120);
+        self.least_bound = (1.0 + scale) * f32::from_bits((127 - 120) << 23);
         let found = self.found.get_mut().unwrap_or_else(PoisonError::into_inner);
         found.clear();
         *self.threshold.get_mut() = f32::NEG_INFINITY.to_bits();
         *self.rows.get_mut() = 0;
         // False for NaN, too.
-        sum < MAX_BOUND && self.k > 0 && self.k <= found.capacity()
+        sum < MAX_BOUND && self.k > 0 && self.k < found.capacity()
     }
 
     fn threshold(&self) -> f32 {
@@ -205,6 +206,7 @@ pub unsafe fn rows<'a>(
     let mut whole =
         WholeRows { w, finish, out, rows: [0; TILE_ROWS], count: 0, memory: &mut memory };
     let mut start = rows.start;
+    let mut before: Option<Marked<'_>> = None;
     while start < rows.end {
         let (high, first) = w.high_of(start);
         let end = rows.end.min(start + ROWS).min(first + high.rows());
@@ -212,22 +214,30 @@ pub unsafe fn rows<'a>(
         let to = Output::starting_at(start - first, &mut products, ROWS);
         // SAFETY: the buffer is ours.
         unsafe { few(&high, start - first..end - first, x, to, scratch) };
+        // The low bits of the rows before have come meanwhile.
+        if let Some(marked) = &before {
+            // SAFETY: the elements are ours by the caller's promise.
+            unsafe { whole.take(marked, x, greatest) };
+        }
+        let mut marked = Marked::new(w, high, [first, start]);
         for (t, greatest) in greatest.iter().enumerate() {
             let bounds = &mut products[t * ROWS..][..end - start];
             add_bounds(x.isa(), &high, start - first, greatest, bounds);
             // SAFETY: the elements are ours by the caller's promise.
-            unsafe {
-                whole.take(x, t, start, bounds, greatest);
-                if x.tokens() > 1 {
-                    whole.multiply(x, t, greatest);
-                }
-            }
+            unsafe { out.row_mut(t, start..end) }.fill(NOT_COMPUTED);
+            marked.mark(t, bounds, greatest, finish);
         }
+        before = Some(marked);
         start = end;
     }
-    if let [greatest] = greatest {
-        // SAFETY: as above.
-        unsafe { whole.multiply(x, 0, greatest) };
+    // SAFETY: as above.
+    unsafe {
+        if let Some(marked) = &before {
+            whole.take(marked, x, greatest);
+        }
+        if let [greatest] = greatest {
+            whole.multiply(x, 0, greatest);
+        }
     }
     scratch.tiles = memory;
 }
@@ -288,6 +298,65 @@ unsafe fn bounds_of_tile<S: Lanes>(
     }
 }
 
+/// Rows that are to be multiplied whole, of up to [`ROWS`] of a group.
+struct Marked<'w> {
+    high: Matrix<'w>,
+    low: &'w [u8],
+    /// The first row of the group, and of these rows.
+    first: [usize; 2],
+    /// For each token, counted from the first of these rows.
+    rows: [[u8; ROWS]; MAX_TOKENS],
+    counts: [usize; MAX_TOKENS],
+}
+
+impl<'w> Marked<'w> {
+    fn new(w: &Matrix<'w>, high: Matrix<'w>, first: [usize; 2]) -> Marked<'w> {
+        let low = w.low_rows(first[0]..first[0] + high.rows());
+        Marked { high, low, first, rows: [[0; ROWS]; MAX_TOKENS], counts: [0; MAX_TOKENS] }
+    }
+
+    /// Marks the rows that may be among the greatest of token `t` by their bounds, and those that are always computed.
+    fn mark(&mut self, t: usize, bounds: &mut [f32], greatest: &Greatest, finish: Finish<'_>) {
+        let start = self.first[1];
+        // NaN must be seen as such, whatever follows products. (A loop without an early exit is vectorised.)
+        let is_nan = bounds.iter().fold(false, |any, bound| any | bound.is_nan());
+        let mut nan = [false; ROWS];
+        if is_nan {
+            nan.iter_mut().zip(&*bounds).for_each(|(nan, bound)| *nan = bound.is_nan());
+        }
+        (finish.apply)(bounds);
+        let threshold = greatest.threshold() - finish.slack;
+        let place = |row: usize| greatest.always.partition_point(|other| (*other as usize) < row);
+        let mut always = greatest.always[place(start)..place(start + bounds.len())].iter();
+        let mut next = always.next();
+        for (i, some) in bounds.chunks(TILE_ROWS).enumerate() {
+            let any = some.iter().fold(false, |any, bound| any | (*bound >= threshold));
+            let end = start + TILE_ROWS * i + some.len();
+            if !any && !is_nan && next.is_none_or(|row| *row as usize >= end) {
+                continue;
+            }
+            for (j, bound) in some.iter().enumerate() {
+                let at = TILE_ROWS * i + j;
+                let always_computed = next.is_some_and(|row| *row as usize == start + at);
+                if always_computed {
+                    next = always.next();
+                }
+                if *bound >= threshold || nan[at] || always_computed {
+                    self.rows[t][self.counts[t]] = at as u8;
+                    self.counts[t] += 1;
+                    prefetch(self.low_row(at));
+                }
+            }
+        }
+    }
+
+    /// The low bits of a row, counted from the first of these rows.
+    fn low_row(&self, at: usize) -> &'w [u8] {
+        let len = self.low.len() / self.high.rows();
+        &self.low[(self.first[1] - self.first[0] + at) * len..][..len]
+    }
+}
+
 /// Rows that are multiplied whole, up to sixteen at a time.
 struct WholeRows<'a, 'w> {
     w: &'a Matrix<'w>,
@@ -300,47 +369,29 @@ struct WholeRows<'a, 'w> {
 }
 
 impl WholeRows<'_, '_> {
-    /// Takes the rows from row `first` on that may be among the greatest of token `t` by their bounds, and those that are always computed.
+    /// Takes rows, and multiplies those of which there are sixteen.
     ///
     /// # Safety
     /// The elements of the output for these rows are only ours.
-    unsafe fn take(
-        &mut self,
-        x: &Tokens<'_>,
-        t: usize,
-        first: usize,
-        bounds: &mut [f32],
-        greatest: &Greatest,
-    ) {
-        let rows = first..first + bounds.len();
-        // SAFETY: by the caller's promise.
-        unsafe { self.out.row_mut(t, rows.clone()) }.fill(NOT_COMPUTED);
-        let mut wanted = [false; ROWS];
-        // What is not a number must be seen as such, whatever follows products.
-        for (wanted, bound) in wanted.iter_mut().zip(&*bounds) {
-            *wanted = bound.is_nan();
-        }
-        (self.finish.apply)(bounds);
-        let threshold = greatest.threshold() - self.finish.slack;
-        for (wanted, bound) in wanted.iter_mut().zip(&*bounds) {
-            *wanted |= *bound >= threshold;
-        }
-        let after = |row: usize| greatest.always.partition_point(|other| (*other as usize) < row);
-        for row in &greatest.always[after(rows.start)..after(rows.end)] {
-            wanted[*row as usize - first] = true;
-        }
-        let chosen = rows.zip(wanted).filter(|(_, wanted)| *wanted).map(|(row, _)| row);
-        for row in chosen.clone() {
-            prefetch(self.w.low_rows(row..row + 1));
-        }
-        for row in chosen {
-            let (tile, low) = (self.w.high_tile(row / TILE_ROWS), self.w.low_rows(row..row + 1));
-            let to = &mut self.memory[self.count * self.w.row_bytes..][..self.w.row_bytes];
-            planes::put_row(x.isa(), tile, row % TILE_ROWS, low, to);
-            self.rows[self.count] = row;
-            self.count += 1;
-            if self.count == TILE_ROWS {
-                // SAFETY: by the caller's promise.
+    unsafe fn take(&mut self, marked: &Marked<'_>, x: &Tokens<'_>, greatest: &[Greatest]) {
+        let row_bytes = self.w.row_bytes;
+        for (t, greatest) in greatest.iter().enumerate() {
+            for at in &marked.rows[t][..marked.counts[t]] {
+                let row = marked.first[1] + usize::from(*at);
+                let in_group = row - marked.first[0];
+                let tile = marked.high.tile(in_group / TILE_ROWS);
+                let to = &mut self.memory[self.count * row_bytes..][..row_bytes];
+                let low = marked.low_row(usize::from(*at));
+                planes::put_row(x.isa(), tile, in_group % TILE_ROWS, low, to);
+                self.rows[self.count] = row;
+                self.count += 1;
+                if self.count == TILE_ROWS {
+                    // SAFETY: by the caller's promise.
+                    unsafe { self.multiply(x, t, greatest) };
+                }
+            }
+            if x.tokens() > 1 {
+                // SAFETY: as above.
                 unsafe { self.multiply(x, t, greatest) };
             }
         }
@@ -372,10 +423,10 @@ impl WholeRows<'_, '_> {
     }
 }
 
-/// Prefetches bytes of a row.
+/// Prefetches bytes of a row, which are read after the next rows' high bits.
 #[inline(always)]
 fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
-    super::prefetch::near(bytes.as_ptr(), bytes.len());
+    super::prefetch::far(bytes.as_ptr(), bytes.len());
     let _ = bytes;
 }

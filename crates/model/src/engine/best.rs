@@ -1,7 +1,7 @@
 //! Which logits of a step are needed: those of all tokens, or, where the output matrix is in planes, those that the samplers may choose from. The others
 //! are then [`NOT_COMPUTED`](alight_kernels::matmul::best::NOT_COMPUTED), and no sampler sees a difference.
 //!
-//! Whether few are computed never changes an answer. So it is decided by what it has saved so far.
+//! No answer depends on how many are computed. So that is decided by what it has saved so far.
 
 use alight_kernels::matmul::RowCounts;
 use alight_kernels::matmul::best::{Greatest, MAX_TOKENS};
@@ -18,7 +18,7 @@ const MAX_CHANGED: usize = 2048;
 /// takes about three times as long as one among others.
 const MAX_SHARE: f64 = 0.15;
 
-/// After so many steps in which all logits were computed, few are tried again.
+/// The number of steps in which all logits are computed before few are tried again.
 const TRY_AGAIN: u32 = 64;
 
 /// How the output matrix was read for the tokens of answers.
