@@ -45,8 +45,9 @@ LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
 ALWAYS_F32 = ("ffn_gate_inp", "_lerp_", "conv1d", "shortconv.conv", "ssm_norm", "altup_router", "altup_predict", "altup_correct")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
-FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "qwen", "bailingmoe2", "chatglm", "dbrx", "openelm", "mpt", "bloom", "jais")
-FUSED_UP = ("phi3", "glm4", "chatglm")
+FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "qwen", "bailingmoe2", "chatglm", "dbrx", "openelm", "mpt", "bloom", "jais",
+             "plamo3")
+FUSED_UP = ("phi3", "glm4", "chatglm", "plamo3")
 # Whose positions have an embedding each.
 POSITIONED = ("gpt2", "starcoder")
 # Whose norms are LayerNorm.
@@ -59,7 +60,7 @@ EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_
 UNGATED = ("starcoder2", "arcee", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "nemotron", "jais2", "apertus", "plm", "mpt", "bloom", *ONE_PART)
 PARALLEL = ("command-r", "cohere2", "cohere2moe", "phi2", "falcon", "plamo")
 # Whose layers have norms of inputs and of outputs.
-SANDWICHES = ("glm4", "afmoe", "muse-glimmer")
+SANDWICHES = ("glm4", "afmoe", "muse-glimmer", "plamo3")
 # Whose attention has a gate of what heads put out, by a projection of its own: for each element, or each head.
 GATED, HEADS_GATED = ("afmoe", "laguna", "muse-glimmer"), ("step35", "spark2_5")
 # Whose norms have no weights.

@@ -73,6 +73,9 @@ class Tiny:
     indexer: tuple = ()
     # Of RWKV-7 what `networks.rwkv7` takes, from the length of heads on.
     rwkv: tuple = ()
+    # How often a token passes the layers, and whether there is no norm in between.
+    passes: int = 0
+    passes_unnormed: bool = False
     # Whether queries and keys are rotated, where the file says it.
     rotated: bool = True
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
@@ -268,6 +271,9 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_value_residual_mix_lora_rank(share)
         w.add_gate_lora_rank(gate)
         w.add_token_shift_count(2 if m.arch == "rwkv7" else 1)
+    if m.passes:
+        w.add_uint32(f"{m.arch}.num_loops", m.passes)
+        w.add_bool(f"{m.arch}.skip_loop_final_norm", m.passes_unnormed)
     if m.kda:
         dim, taps, *bound = m.kda
         w.add_uint32(f"{m.arch}.kda.head_dim", dim)

@@ -77,6 +77,8 @@ pub struct ModelSpec {
     pub layer_prefix: &'static str,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
+    /// How often `layers` contains each layer of the file: a token passes them so many times, with keys and values of its own each time.
+    pub passes: usize,
     /// True if a token has several residual streams; a layer computes one of them and predicts the others.
     pub alt_up: bool,
     /// The rotary embeddings that layers refer to by their index. If the file has a `rope_freqs` tensor, its factors
@@ -202,6 +204,8 @@ impl Norms {
         feed_forward_output: None,
         feed_forward_sum: None,
     };
+    /// The norm before the network's output, which a layer may have too.
+    pub const OF_NETWORK: &str = "output_norm";
     /// Norms of both inputs, as in Llama.
     pub const INPUTS: Norms =
         Norms { mixer: Some("attn_norm"), feed_forward: Some("ffn_norm"), ..Norms::NONE };
@@ -312,6 +316,12 @@ impl ModelSpec {
             others.for_each(|(_, layer)| layer.feed_forward.clone_from(&dense));
         }
         Ok(())
+    }
+
+    /// Makes a token pass the layers so many times.
+    pub(crate) fn repeat_layers(&mut self, passes: usize) {
+        self.layers = std::iter::repeat_n(&self.layers, passes).flatten().cloned().collect();
+        self.passes = passes;
     }
 
     /// Adds the layer that predicts the token after the next, which is like the last layer with attention.

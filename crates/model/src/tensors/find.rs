@@ -20,6 +20,7 @@ use super::matrix::Stride;
 use super::{Linear, MatrixRef, WeightError};
 use crate::norm::NormSpec;
 use crate::norm::{Norm, NormKind};
+use crate::spec::Norms;
 
 /// Tensors that nothing here is computed with: heads for training (BERT's pooler without a classifier, its masked words), and what other
 /// programs keep beside those that are.
@@ -416,7 +417,10 @@ impl LayerFinder<'_, '_, '_> {
 
     /// The norm `what` of rows of `len` elements.
     pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Norm, WeightError> {
-        self.all.norm(&self.name(what), len)
+        match what {
+            Norms::OF_NETWORK => self.all.norm(what, len),
+            _ => self.all.norm(&self.name(what), len),
+        }
     }
 
     /// A norm of rows of `len` elements without weights.

@@ -60,6 +60,7 @@ mod mistral3;
 mod modern_bert;
 mod mpt;
 mod muse_glimmer;
+mod nanbeige;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
@@ -69,6 +70,7 @@ mod openelm;
 mod orion;
 mod phi3;
 mod phimoe;
+mod plamo3;
 mod qwen;
 mod qwen2;
 mod qwen2moe;
@@ -94,7 +96,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 120] = [
+const ALL: [&Architecture; 122] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -215,6 +217,8 @@ const ALL: [&Architecture; 120] = [
     &ernie4_5::PADDLE,
     &rwkv7::ARCHITECTURE,
     &rwkv7::IN_QWEN,
+    &plamo3::ARCHITECTURE,
+    &nanbeige::ARCHITECTURE,
 ];
 
 /// A family of networks.
