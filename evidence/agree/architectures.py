@@ -238,6 +238,8 @@ PADDLEOCR = replace(ERNIE, name="paddleocr", arch="paddleocr", sections=(2, 3, 3
 # (llama.cpp computes heads in steps of up to 64 elements, without a rest.)
 RWKV7 = Tiny("rwkv7", "rwkv7", embd=192, layers=4, tied=False, eps=1e-5, biases=("output_norm",), rwkv=(64, 12, 10, 9, 20))
 ARWKV7 = Tiny("arwkv7", "arwkv7", embd=128, layers=4, tied=False, rwkv=(64, 12, 10, 9, 0))
+RWKV6 = Tiny("rwkv6", "rwkv6", embd=192, heads=3, kv_heads=3, layers=4, tied=False, eps=1e-5, biases=("output_norm",), rwkv=(64, 12, 10), rescaled=2)
+RWKV6QWEN2 = Tiny("rwkv6qwen2", "rwkv6qwen2", embd=256, heads=4, kv_heads=2, layers=4, tied=False, rwkv=(64, 12, 10))
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -577,6 +579,14 @@ CASES = [
     (other(RWKV7, "odd sizes", layers=3, embd=256, ff=151, vocab=397, rwkv=(128, 7, 5, 11, 13)), {"decays of other inputs": dict(flipped=("time_mix_w2",))}),
     (ARWKV7, {"decays of other inputs": dict(flipped=("time_mix_w2",)), "rates of other inputs": dict(flipped=("time_mix_a2",)), "no feed-forward part": dict(zero=("ffn_down",))}),
     (other(ARWKV7, "gates, odd sizes", layers=3, embd=192, ff=151, vocab=397, rwkv=(64, 7, 5, 11, 13)), {"gates of other inputs": dict(flipped=("time_mix_g2",))}),
+    (RWKV6, {f"{what} of other inputs": dict(flipped=(f"time_mix_{name}",)) for what, name in
+             (("decays", "decay_w2"), ("shares", "w2"), ("fixed shares", "lerp_fused"), ("shares of shares", "lerp_x"), ("bonus", "first"), ("norms", "ln"), ("gates", "gate"))}
+     | {"no decays of tokens": dict(zero=("time_mix_decay_w1",)), "shares in channels": dict(flipped=("channel_mix_lerp_r",)), "halved after each layer": dict(rescaled=1)}),
+    (other(RWKV6, "odd sizes", layers=3, embd=256, heads=2, kv_heads=2, ff=151, vocab=397, rwkv=(128, 7, 5), rescaled=0),
+     {"decays of other inputs": dict(flipped=("time_mix_decay_w2",)), "halved after two layers": dict(rescaled=2)}),
+    (RWKV6QWEN2, {"decays of other inputs": dict(flipped=("time_mix_decay_w2",)), "shares of other inputs": dict(flipped=("time_mix_w2",)), "gates of other inputs": dict(flipped=("time_mix_gate",)),
+                  "no biases": dict(zero=("time_mix_key.bias",)), "no feed-forward part": dict(zero=("ffn_down",))}),
+    (other(RWKV6QWEN2, "all heads, odd sizes", layers=3, embd=192, heads=3, kv_heads=3, ff=151, vocab=397, rwkv=(64, 7, 5)), {"gates of other inputs": dict(flipped=("time_mix_gate",))}),
     (HUNYUAN_VL, {"normed before they are rotated": dict(arch="qwen3", sections=())}),
     (PADDLEOCR, {"interleaved rotary": dict(arch="llama", sections=())}),
 ]

@@ -107,7 +107,7 @@ impl LayerWeights {
             token_input: token_input.transpose()?,
             alt_up: alt_up.transpose()?,
             laurel: laurel.transpose()?,
-            output_scale: output_scale.map_or(1.0, |scale| scale[0]),
+            output_scale: output_scale.map_or(spec.output_scale, |scale| scale[0]),
         })
     }
 
@@ -193,7 +193,8 @@ impl Weights {
 
     /// Every matrix once.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
-        let layers = self.layers.iter().take(self.layers_in_file()).flat_map(|layer| layer.matrices());
+        let layers =
+            self.layers.iter().take(self.layers_in_file()).flat_map(|layer| layer.matrices());
         let output = self.output.iter().filter(|_| !self.tied).map(|output| &output.matrix);
         let outputs = output.chain(self.head.matrices());
         [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(outputs)

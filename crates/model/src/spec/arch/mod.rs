@@ -81,6 +81,7 @@ mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
+mod rwkv6;
 mod rwkv7;
 mod seed_oss;
 mod smallthinker;
@@ -96,7 +97,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 122] = [
+const ALL: [&Architecture; 124] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -217,6 +218,8 @@ const ALL: [&Architecture; 122] = [
     &ernie4_5::PADDLE,
     &rwkv7::ARCHITECTURE,
     &rwkv7::IN_QWEN,
+    &rwkv6::ARCHITECTURE,
+    &rwkv6::IN_QWEN,
     &plamo3::ARCHITECTURE,
     &nanbeige::ARCHITECTURE,
 ];
