@@ -187,6 +187,8 @@ GRANITESWA = Tiny("granite_swa", "granite_swa", layers=5, head_dim=40, heads=4, 
 LAGUNA = Tiny("laguna", "laguna", layers=5, head_dim=40, base=5e5, local_base=1e4, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, leading=1,
               per_layer=((4, 2, 160),) + ((6, 2, 160),) * 3 + ((4, 2, 160),), rope_dims=20, local_rope=40, scaling=("yarn", 8.0, 32), gate="head",
               shared_ff=72, normed=True, weights_scale=1.7, experts=7, used=3, expert_ff=44)
+PLAMO3 = Tiny("plamo3", "plamo3", layers=9, head_dim=40, heads=4, base=1e6, local_base=1e4, qk_norm=True, qk_gain=2.0, window=12)
+NANBEIGE = Tiny("nanbeige", "nanbeige", layers=3, head_dim=24, heads=4, base=1e5, tied=False, passes=3)
 NONE5, SOME5 = (0.0,) * 5, (0.0, 0.4, 0.0, 0.3, 0.5)
 STEP35 = Tiny("step35", "step35", layers=5, head_dim=40, base=5e5, local_base=1e4, eps=1e-5, tied=False, qk_norm=True, qk_gain=2.0, window=12, leading=1,
               pattern=[True, True, False, True, False], per_layer=((4, 2, 160), (6, 2, 160), (4, 2, 160), (6, 3, 160), (4, 2, 160)), rope_dims=40, factors=True,
@@ -233,8 +235,11 @@ GLM_DSA = replace(DEEPSEEK32, name="glm-dsa", arch="glm-dsa", gating=None)
 # (llama.cpp has the fourth component of a text's positions 0.)
 HUNYUAN_VL = replace(HUNYUAN, name="hunyuan_vl", arch="hunyuan_vl", sections=(7, 7, 6, 0))
 PADDLEOCR = replace(ERNIE, name="paddleocr", arch="paddleocr", sections=(2, 3, 3, 0))
-RWKV7 = Tiny("rwkv7", "rwkv7", layers=4, tied=False, eps=1e-5, biases=("output_norm",), rwkv=(16, 12, 10, 9, 20))
-ARWKV7 = Tiny("arwkv7", "arwkv7", layers=4, tied=False, rwkv=(32, 12, 10, 9, 0))
+# (llama.cpp computes heads in steps of up to 64 elements, without a rest.)
+RWKV7 = Tiny("rwkv7", "rwkv7", embd=192, layers=4, tied=False, eps=1e-5, biases=("output_norm",), rwkv=(64, 12, 10, 9, 20))
+ARWKV7 = Tiny("arwkv7", "arwkv7", embd=128, layers=4, tied=False, rwkv=(64, 12, 10, 9, 0))
+RWKV6 = Tiny("rwkv6", "rwkv6", embd=192, heads=3, kv_heads=3, layers=4, tied=False, eps=1e-5, biases=("output_norm",), rwkv=(64, 12, 10), rescaled=2)
+RWKV6QWEN2 = Tiny("rwkv6qwen2", "rwkv6qwen2", embd=256, heads=4, kv_heads=2, layers=4, tied=False, rwkv=(64, 12, 10))
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -473,6 +478,11 @@ CASES = [
      | {"softmax": dict(gating=1), "no scale": dict(weights_scale=None), "window of 13": dict(window=13), "another base": dict(base=1e3),
         "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
     (MELLUM, WRONG | {"window of 13": dict(window=13), "not scaled": dict(scaling=None), "period of 3": dict(pattern=3)}),
+    (PLAMO3, {"period of 7": dict(pattern=7), "window of 13": dict(window=13), "another local base": dict(local_base=1e3), "norms reversed": dict(flipped=("attn_q_norm",)),
+              "outputs normed otherwise": dict(flipped=("post_ffw_norm",))}),
+    (NANBEIGE, {"two passes": dict(passes=2), "no norm in between": dict(passes_unnormed=True), "another base": dict(base=1e3)}),
+    (other(NANBEIGE, "no norm in between", layers=2, embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397, passes=2, passes_unnormed=True),
+     {"one pass": dict(passes=1), "norms in between": dict(passes_unnormed=False)}),
     (HYV3, {k: v for k, v in WRONG.items() if k != "sigmoid"}
      | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),
         "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
@@ -566,9 +576,17 @@ CASES = [
              (("decays", "w2"), ("rates", "a2"), ("first values", "v2"), ("gates", "g2"), ("shares", "lerp_fused"), ("corrections", "k_k"), ("scales", "k_a"), ("what is past", "r_k"),
               ("norms", "ln"))} | {"no decays of tokens": dict(zero=("time_mix_w1",)), "shares in channels": dict(flipped=("channel_mix_lerp_k",)),
              "no channels": dict(zero=("channel_mix_value",))}),
-    (other(RWKV7, "odd sizes", layers=3, embd=144, ff=151, vocab=397, rwkv=(48, 7, 5, 11, 13)), {"decays of other inputs": dict(flipped=("time_mix_w2",))}),
+    (other(RWKV7, "odd sizes", layers=3, embd=256, ff=151, vocab=397, rwkv=(128, 7, 5, 11, 13)), {"decays of other inputs": dict(flipped=("time_mix_w2",))}),
     (ARWKV7, {"decays of other inputs": dict(flipped=("time_mix_w2",)), "rates of other inputs": dict(flipped=("time_mix_a2",)), "no feed-forward part": dict(zero=("ffn_down",))}),
-    (other(ARWKV7, "gates, odd sizes", layers=3, embd=80, ff=151, vocab=397, rwkv=(16, 7, 5, 11, 13)), {"gates of other inputs": dict(flipped=("time_mix_g2",))}),
+    (other(ARWKV7, "gates, odd sizes", layers=3, embd=192, ff=151, vocab=397, rwkv=(64, 7, 5, 11, 13)), {"gates of other inputs": dict(flipped=("time_mix_g2",))}),
+    (RWKV6, {f"{what} of other inputs": dict(flipped=(f"time_mix_{name}",)) for what, name in
+             (("decays", "decay_w2"), ("shares", "w2"), ("fixed shares", "lerp_fused"), ("shares of shares", "lerp_x"), ("bonus", "first"), ("norms", "ln"), ("gates", "gate"))}
+     | {"no decays of tokens": dict(zero=("time_mix_decay_w1",)), "shares in channels": dict(flipped=("channel_mix_lerp_r",)), "halved after each layer": dict(rescaled=1)}),
+    (other(RWKV6, "odd sizes", layers=3, embd=256, heads=2, kv_heads=2, ff=151, vocab=397, rwkv=(128, 7, 5), rescaled=0),
+     {"decays of other inputs": dict(flipped=("time_mix_decay_w2",)), "halved after two layers": dict(rescaled=2)}),
+    (RWKV6QWEN2, {"decays of other inputs": dict(flipped=("time_mix_decay_w2",)), "shares of other inputs": dict(flipped=("time_mix_w2",)), "gates of other inputs": dict(flipped=("time_mix_gate",)),
+                  "no biases": dict(zero=("time_mix_key.bias",)), "no feed-forward part": dict(zero=("ffn_down",))}),
+    (other(RWKV6QWEN2, "all heads, odd sizes", layers=3, embd=192, heads=3, kv_heads=3, ff=151, vocab=397, rwkv=(64, 7, 5)), {"gates of other inputs": dict(flipped=("time_mix_gate",))}),
     (HUNYUAN_VL, {"normed before they are rotated": dict(arch="qwen3", sections=())}),
     (PADDLEOCR, {"interleaved rotary": dict(arch="llama", sections=())}),
 ]

@@ -45,12 +45,15 @@ LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
 ALWAYS_F32 = ("ffn_gate_inp", "_lerp_", "conv1d", "shortconv.conv", "ssm_norm", "altup_router", "altup_predict", "altup_correct")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
-FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "qwen", "bailingmoe2", "chatglm", "dbrx", "openelm", "mpt", "bloom", "jais")
-FUSED_UP = ("phi3", "glm4", "chatglm")
+FUSED_QKV = ("phi3", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "qwen", "bailingmoe2", "chatglm", "dbrx", "openelm", "mpt", "bloom", "jais",
+             "plamo3")
+FUSED_UP = ("phi3", "glm4", "chatglm", "plamo3")
 # Whose positions have an embedding each.
 POSITIONED = ("gpt2", "starcoder")
+# Layers of RWKV's mixer and feed-forward part; and what has the mixer of RWKV-7.
+RWKV, RWKV7 = ("rwkv6", "rwkv7"), ("rwkv7", "arwkv7")
 # Whose norms are LayerNorm.
-LAYER_NORMED = ("phimoe", "rwkv7", "starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "orion", "nemotron", "jais2",
+LAYER_NORMED = ("phimoe", *RWKV, "starcoder2", "stablelm", "command-r", "cohere2", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "orion", "nemotron", "jais2",
                 "cohere2moe", "dbrx", "mpt", "bloom", "jais", "olmo")
 # Whose files have the key of LayerNorm's epsilon.
 EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_PART)
@@ -59,7 +62,7 @@ EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_
 UNGATED = ("starcoder2", "arcee", "gpt2", "starcoder", "gptneox", "codeshell", "phi2", "falcon", "nemotron", "jais2", "apertus", "plm", "mpt", "bloom", *ONE_PART)
 PARALLEL = ("command-r", "cohere2", "cohere2moe", "phi2", "falcon", "plamo")
 # Whose layers have norms of inputs and of outputs.
-SANDWICHES = ("glm4", "afmoe", "muse-glimmer")
+SANDWICHES = ("glm4", "afmoe", "muse-glimmer", "plamo3")
 # Whose attention has a gate of what heads put out, by a projection of its own: for each element, or each head.
 GATED, HEADS_GATED = ("afmoe", "laguna", "muse-glimmer"), ("step35", "spark2_5")
 # Whose norms have no weights.
@@ -124,7 +127,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     if latent:
         layer = latent_attention(layer, embd, heads, *latent) | (token_indexer(embd, latent[0], *indexer[:2]) if indexer else {}) | ({"attn_gate": (heads, embd)} if arch == "bailingmoe3" else {})
     out = {"token_embd.weight": (vocab, embd)} | ({"position_embd.weight": (context, embd)} if arch in POSITIONED or positions else {})
-    out |= {"token_embd_norm.weight": (embd,), "token_embd_norm.bias": (embd,)} if arch in ("bloom", "rwkv7") else {}
+    out |= {"token_embd_norm.weight": (embd,), "token_embd_norm.bias": (embd,)} if arch in ("bloom", *RWKV) else {}
     for i in range(layers):
         here = layer | (dense if i < leading or interleave and (i + 1) % interleave else feed_forward) | after
         if local:
@@ -148,7 +151,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
         if arch in ONE_PART:
             here = one_part(here, feed_forward, layout[i])
         if rwkv:
-            here = rwkv7(arch, i, embd, ff, *rwkv)
+            here = rwkv7(arch, i, embd, ff, *rwkv) if arch in RWKV7 else rwkv6(arch, embd, ff, kv_heads, *rwkv)
         if arch == "minimax-m3" and "ffn_gate_inp" in here:
             count, length = indexer[:2]
             here = here | {"indexer.q_proj": (count * length, embd), "indexer.k_proj": (length, embd), "indexer.q_norm": (length,), "indexer.k_norm": (length,)}
@@ -264,6 +267,21 @@ def rwkv7(arch: str, i: int, embd: int, ff: int, _dim: int, decay: int, rate: in
     if not alone:
         return layer | {"ffn_norm": vector, "ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
     return layer | {"time_mix_ln": vector, "time_mix_ln.bias": vector, "channel_mix_lerp_k": (1, 1, embd), "channel_mix_key": (ff, embd), "channel_mix_value": (embd, ff)}
+
+
+def rwkv6(arch: str, embd: int, ff: int, kv_heads: int, dim: int, decay: int, share: int) -> dict[str, tuple]:
+    """A layer of RWKV-6: the length of heads, and the widths between the two projections for decays, and of the short rows of shares."""
+    alone, kv = arch == "rwkv6", kv_heads * dim
+    vector, matrix = (embd,), (embd, embd)
+    layer = {"attn_norm": vector} | ({"attn_norm.bias": vector, "attn_norm_2": vector, "attn_norm_2.bias": vector} if alone else {})
+    layer |= {"time_mix_lerp_x": (1, 1, embd), "time_mix_w1": (5 * share, embd), "time_mix_w2": (5, embd, share), "time_mix_lerp_fused": (5, 1, 1, embd)}
+    layer |= {"time_mix_decay": vector, "time_mix_decay_w1": (decay, embd), "time_mix_decay_w2": (embd, decay)} | ({"time_mix_first": (embd // dim, dim)} if alone else {})
+    layer |= dict.fromkeys(("time_mix_receptance", "time_mix_gate", "time_mix_output"), matrix) | {"time_mix_key": (kv, embd), "time_mix_value": (kv, embd)}
+    if not alone:
+        return layer | {"time_mix_receptance.bias": vector, "time_mix_key.bias": (kv,), "time_mix_value.bias": (kv,), "ffn_norm": vector, "ffn_gate": (ff, embd), "ffn_up": (ff, embd),
+                        "ffn_down": (embd, ff)}
+    return layer | {"time_mix_ln": vector, "time_mix_ln.bias": vector, "channel_mix_lerp_k": (1, 1, embd), "channel_mix_lerp_r": (1, 1, embd), "channel_mix_key": (ff, embd),
+                    "channel_mix_value": (embd, ff), "channel_mix_receptance": matrix}
 
 
 def mamba1(arch: str, embd: int, channels: int, length: int, rank: int, taps: int) -> dict[str, tuple]:

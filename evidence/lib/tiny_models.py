@@ -71,8 +71,12 @@ class Tiny:
     mamba_normed: bool = False
     # Of what chooses the positions that a token sees: its heads, their length, how many are chosen[, of how many positions each].
     indexer: tuple = ()
-    # Of RWKV-7 what `networks.rwkv7` takes, from the length of heads on.
+    # Of RWKV what `networks.rwkv7` takes, or `rwkv6`, from the length of heads on; after how many layers the residual stream is halved.
     rwkv: tuple = ()
+    rescaled: int = 0
+    # How often a token passes the layers, and whether there is no norm in between.
+    passes: int = 0
+    passes_unnormed: bool = False
     # Whether queries and keys are rotated, where the file says it.
     rotated: bool = True
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
@@ -260,14 +264,24 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_rope_scaling_finetuned(m.rotated)
     for name, value in zip(("head_count", "key_length", "top_k", "block_size", "local_blocks"), m.indexer):
         w.add_uint32(f"{m.arch}.attention.indexer.{name}", value)
-    if m.rwkv:
+    if m.rwkv and m.arch not in networks.RWKV7:
+        dim, decay, share = m.rwkv
+        w.add_wkv_head_size(dim)
+        w.add_time_decay_extra_dim(decay)
+        w.add_time_mix_extra_dim(share)
+        w.add_rescale_every_n_layers(m.rescaled)
+        w.add_token_shift_count(2 if m.arch == "rwkv6" else 1)
+    elif m.rwkv:
         dim, decay, rate, share, gate = m.rwkv
         w.add_wkv_head_size(dim)
         w.add_decay_lora_rank(decay)
         w.add_iclr_lora_rank(rate)
         w.add_value_residual_mix_lora_rank(share)
         w.add_gate_lora_rank(gate)
-        w.add_token_shift_count(2 if m.arch == "rwkv7" else 1)
+        w.add_token_shift_count(2 if m.arch in networks.RWKV else 1)
+    if m.passes:
+        w.add_uint32(f"{m.arch}.num_loops", m.passes)
+        w.add_bool(f"{m.arch}.skip_loop_final_norm", m.passes_unnormed)
     if m.kda:
         dim, taps, *bound = m.kda
         w.add_uint32(f"{m.arch}.kda.head_dim", dim)
@@ -404,7 +418,7 @@ def add_vocabulary(w: gguf.GGUFWriter, m: Tiny) -> None:
         vocabularies.add_tokenizer(w, "llama", "default", tokens, types, scores=scores, bos=1, eos=2, unk=0)
         w.add_add_space_prefix(False)
         return
-    if m.arch == "rwkv7":
+    if m.arch in networks.RWKV:
         tokens, types = vocabularies.rwkv_vocabulary(m.vocab, rng)
         vocabularies.add_tokenizer(w, "rwkv", "default", tokens, types, bos=None, eos=None, add_bos=False)
         w.add_eot_token_id(tokens.index("z"))
@@ -418,7 +432,7 @@ def ends(m: Tiny) -> set[int]:
     """The tokens at which an answer ends."""
     if m.arch in GEMMAS:
         return {2}
-    if m.arch == "rwkv7":
+    if m.arch in networks.RWKV:
         return {1 + ord("z")}
     tokens, _, _ = vocabularies.bpe_vocabulary(m.vocab, np.random.default_rng(0))
     return {tokens.index("<|eot_id|>"), tokens.index("<|end_of_text|>")}
@@ -429,7 +443,7 @@ def plain(m: Tiny) -> int:
     if m.arch in GEMMAS:
         tokens, _, _ = vocabularies.spm_vocabulary(m.vocab, np.random.default_rng(0))
         return tokens.index("a")
-    if m.arch == "rwkv7":
+    if m.arch in networks.RWKV:
         return 1 + ord("a")
     return vocabularies.byte_alphabet().index("a")
 

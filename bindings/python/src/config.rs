@@ -41,6 +41,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     if spec.mixers().filter(|(_, mixer)| plain(mixer)).count() < spec.layers.len() {
         return Err(untold("it has recurrent layers"));
     }
+    if spec.passes > 1 {
+        return Err(untold("tokens pass its layers more than once"));
+    }
     let layers = Uniform::of(&spec).ok_or_else(|| untold("its layers differ in shape"))?;
     let attention = &layers.attention;
     let (width, activation) = match (layers.dense, experts) {

@@ -49,6 +49,9 @@ impl NormSpec {
     }
 }
 
+/// The name in the file of the norm before the output.
+pub(crate) const OUTPUT_NORM: &str = "output_norm";
+
 /// A norm of rows as long as its weights.
 #[derive(Debug)]
 pub(crate) struct Norm {

@@ -155,11 +155,11 @@ pub struct LinearAttention<'a> {
     pub queries: HeadRows<'a>,
     /// Vectors under which values are added.
     pub keys: HeadRows<'a>,
-    /// What is added.
+    /// Values, which are added.
     pub values: HeadRows<'a>,
     /// Factors on the rows of the states.
     pub decays: HeadRows<'a>,
-    /// What is held under the first is added under the second.
+    /// The state under the first is added under the second.
     pub moved: Option<[HeadRows<'a>; 2]>,
     /// If states are read before they change: factors on the keys of what is added for that, `[heads, dim]`.
     pub bonus: Option<&'a [f32]>,

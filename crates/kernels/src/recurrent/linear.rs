@@ -17,7 +17,7 @@ pub struct LinearStep<'a> {
     pub value: &'a [f32],
     /// Factors on the rows of the state, `[dim]`, from 0 to 1.
     pub decay: &'a [f32],
-    /// What the state holds under the first of these, before it decays, is added under the second; `[dim]` each.
+    /// The value that the state has under the first of these, before it decays, is added under the second; `[dim]` each.
     pub moved: Option<[&'a [f32]; 2]>,
     /// The state is read before it changes, with the value added under the key times this, `[dim]`.
     pub bonus: Option<&'a [f32]>,

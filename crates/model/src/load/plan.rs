@@ -125,12 +125,20 @@ impl Plan {
             }
             plan.section(&alt_up.matrices(), methods, Some(arrival::EMBEDDING), None);
         }
-        for (i, layer) in weights.layers.iter_mut().enumerate() {
+        let count = weights.layers_in_file();
+        let (in_file, later) = weights.layers.split_at_mut(count);
+        for (i, layer) in in_file.iter_mut().enumerate() {
             for matrix in layer.matrices_mut() {
                 plan.settle(matrix, methods, repack);
             }
             let experts = Some(arrival::experts(layers, i));
             plan.section(&layer.matrices(), methods, Some(arrival::layer(i)), experts);
+        }
+        // Later passes read the same memory.
+        for (layer, same) in later.iter_mut().zip(in_file.iter().cycle()) {
+            for (matrix, same) in layer.matrices_mut().into_iter().zip(same.matrices()) {
+                matrix.clone_from(same);
+            }
         }
         if let Some(output) = &mut weights.output {
             match tied {

@@ -40,7 +40,7 @@ pub(crate) fn resident(weights: &Weights, store: &Store) -> Vec<ResidentPart> {
     let mut known = Known { store, groups: HashMap::new() };
     let embedding = [&weights.embed].into_iter().chain(weights.inputs()).collect::<Vec<_>>();
     all.push(known.part(PartName::Embedding, &embedding, arrival::EMBEDDING));
-    for (index, layer) in weights.layers.iter().enumerate() {
+    for (index, layer) in weights.layers.iter().take(weights.layers_in_file()).enumerate() {
         all.push(known.part(PartName::Layer(index), &layer.matrices(), arrival::layer(index)));
     }
     if let Some(output) = weights.output.as_ref().filter(|_| !weights.tied) {

@@ -144,7 +144,7 @@ struct Kda {
     inputs: [Linear; 3],
     /// `[heads, hidden]`
     rates: Linear,
-    /// What decays follow from.
+    /// Inputs of decays.
     decays: TwoProjections,
     /// The gate of the output.
     gates: TwoProjections,

@@ -24,6 +24,7 @@ pub(crate) mod mamba2;
 pub(crate) mod projection;
 pub(crate) mod routing;
 pub(crate) mod rwkv;
+pub(crate) mod rwkv6;
 pub(crate) mod score_bias;
 pub(crate) mod short_conv;
 pub(crate) mod step;
@@ -51,6 +52,7 @@ use self::mamba::MambaSpec;
 use self::mamba2::Mamba2Spec;
 use self::projection::ProjectionSpec;
 use self::rwkv::Rwkv7Spec;
+use self::rwkv6::Rwkv6Spec;
 use self::short_conv::ShortConvSpec;
 use self::step::Step;
 use self::two_mixers::TwoMixersSpec;
@@ -76,6 +78,8 @@ pub enum Mixer {
     Kda(KdaSpec),
     /// The mixer of RWKV-7, which carries a state from token to token.
     Rwkv7(Rwkv7Spec),
+    /// The mixer of RWKV-6, which carries a state from token to token.
+    Rwkv6(Rwkv6Spec),
     /// Attention and Mamba-2 next to each other.
     Two(Box<TwoMixersSpec>),
     /// A projection, which looks at no other position.
@@ -274,6 +278,7 @@ impl Mixer {
             Mixer::Mamba(spec) => spec,
             Mixer::Kda(spec) => spec,
             Mixer::Rwkv7(spec) => spec,
+            Mixer::Rwkv6(spec) => spec,
             Mixer::Two(spec) => &**spec,
             Mixer::Projection(spec) => spec,
         }

@@ -29,7 +29,7 @@ const DECAY: f32 = -0.606_531;
 const HEAD_EPS: f32 = 64e-5;
 
 /// The smallest sum of squares of a vector that is scaled to length 1.
-const LEAST: f32 = 1e-24;
+const MIN_SQUARES: f32 = 1e-24;
 
 /// A mixer of RWKV-7.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ impl Rwkv7Spec {
     }
 
     /// Returns where the state has the matrices.
-    fn matrices(&self) -> Range<usize> {
+    pub(super) fn matrices(&self) -> Range<usize> {
         let first = self.inner();
         first..first + LinearAttention::state_len(self.heads, self.head_dim)
     }
@@ -123,37 +123,46 @@ impl MixerSpec for Rwkv7Spec {
 
 /// Two projections with a short row between them, and what is added to the second.
 #[derive(Debug)]
-struct Adjusted {
+pub(super) struct Adjusted {
     /// `[rank, hidden]`
-    first: Linear,
+    pub(super) first: Linear,
     /// `[hidden, rank]`
     second: Linear,
     /// `[hidden]`; or empty.
-    base: Vec<f32>,
+    pub(super) base: Vec<f32>,
 }
 
-/// What is done with the short row.
-type BetweenFn = fn(Isa, &mut [f32]);
+/// A function of the short row.
+pub(super) type BetweenFn = fn(Isa, &mut [f32]);
 
 impl Adjusted {
-    fn find(
+    /// Finds the two matrices and what is added, by their names.
+    pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
-        letter: char,
+        [first, second]: [&str; 2],
+        base: Option<&str>,
         hidden: usize,
-        based: bool,
     ) -> Result<Adjusted, WeightError> {
-        let name = |i: usize| format!("time_mix_{letter}{i}");
-        let rank = find.rows(&format!("{}.weight", name(1))).unwrap_or(1);
-        let base = based.then(|| find.numbers(&format!("{}.weight", name(0)), hidden));
+        // A row that is not short has no place: it is then a tensor of the wrong shape.
+        let rank = find.rows(&format!("{first}.weight")).unwrap_or(1).min(hidden);
+        let base = base.map(|name| find.numbers(&format!("{name}.weight"), hidden));
         Ok(Adjusted {
-            first: find.linear(&name(1), hidden, rank)?,
-            second: find.linear(&name(2), rank, hidden)?,
+            first: find.linear(first, hidden, rank)?,
+            second: find.linear(second, rank, hidden)?,
             base: base.transpose()?.unwrap_or_default(),
         })
     }
 
+    pub(super) fn linears(&self) -> [&Linear; 2] {
+        [&self.first, &self.second]
+    }
+
+    pub(super) fn linears_mut(&mut self) -> [&mut Linear; 2] {
+        [&mut self.first, &mut self.second]
+    }
+
     /// Multiplies the packed rows with both, into a buffer of the step.
-    fn multiply(&self, between: BetweenFn, to: To, step: &mut Step<'_>) {
+    pub(super) fn multiply(&self, between: BetweenFn, to: To, step: &mut Step<'_>) {
         let (compute, n, rank) = (step.compute, step.rows(), self.first.rows());
         let [first, second] = [&self.first, &self.second].map(|linear| linear.view(step.store));
         let isa = compute.isa;
@@ -176,9 +185,25 @@ impl Adjusted {
 
 /// The buffer that products go to.
 #[derive(Clone, Copy)]
-enum To {
+pub(super) enum To {
     Gate,
     Up,
+}
+
+/// Finds the norms of what heads put out.
+pub(super) fn head_norms(
+    find: &LayerFinder<'_, '_, '_>,
+    dim: usize,
+    hidden: usize,
+) -> Result<Vec<Norm>, WeightError> {
+    let [weight, bias] = ["time_mix_ln.weight", "time_mix_ln.bias"];
+    let (weight, bias) = (find.numbers(weight, hidden)?, find.numbers(bias, hidden)?);
+    let norm = |(weight, bias): (&[f32], &[f32])| Norm {
+        spec: NormSpec { kind: NormKind::Layer, eps: HEAD_EPS },
+        weight: weight.to_vec(),
+        bias: Some(bias.to_vec()),
+    };
+    Ok(weight.chunks_exact(dim).zip(bias.chunks_exact(dim)).map(norm).collect())
 }
 
 /// The tensors of a mixer of RWKV-7.
@@ -215,7 +240,10 @@ impl Rwkv7 {
         spec: &Rwkv7Spec,
         hidden: usize,
     ) -> Result<Rwkv7, WeightError> {
-        let adjusted = |letter, based| Adjusted::find(find, letter, hidden, based);
+        let adjusted = |letter: char, based: bool| {
+            let [base, first, second] = [0, 1, 2].map(|i| format!("time_mix_{letter}{i}"));
+            Adjusted::find(find, [&first, &second], based.then_some(&base), hidden)
+        };
         let matrix = |name: &str| find.linear(&format!("time_mix_{name}"), hidden, hidden);
         let vector = |name: &str| find.numbers(&format!("time_mix_{name}.weight"), hidden);
         let gated = find.has("time_mix_g1");
@@ -228,16 +256,7 @@ impl Rwkv7 {
         }
         let norms = match find.has("time_mix_ln") {
             false => Vec::new(),
-            true => {
-                let (weight, bias) = (vector("ln")?, find.numbers("time_mix_ln.bias", hidden)?);
-                let each = weight.chunks_exact(spec.head_dim).zip(bias.chunks_exact(spec.head_dim));
-                let norm = |(weight, bias): (&[f32], &[f32])| Norm {
-                    spec: NormSpec { kind: NormKind::Layer, eps: HEAD_EPS },
-                    weight: weight.to_vec(),
-                    bias: Some(bias.to_vec()),
-                };
-                each.map(norm).collect()
-            }
+            true => head_norms(find, spec.head_dim, hidden)?,
         };
         let parts = if gated { 6 } else { 5 };
         Ok(Rwkv7 {
@@ -328,7 +347,7 @@ impl Rwkv7 {
             for ((from, key), factor) in from.iter_mut().zip(&*keys).zip(&self.corrected) {
                 *from = key * factor;
             }
-            to_length(isa, from, dim, 1.0, LEAST);
+            to_length(isa, from, dim, 1.0, MIN_SQUARES);
             let each = rates.iter_mut().zip(keys).zip(from);
             let with = self.rate.base.iter().zip(&self.scaled);
             for (((rate, key), from), (base, scaled)) in each.zip(with) {
@@ -410,7 +429,7 @@ impl Rwkv7 {
 impl Part for Rwkv7 {
     fn linears(&self) -> Vec<&Linear> {
         let adjusted = [&self.decay, &self.rate].into_iter().chain(&self.first_values);
-        let adjusted = adjusted.chain(&self.gate).flat_map(|both| [&both.first, &both.second]);
+        let adjusted = adjusted.chain(&self.gate).flat_map(Adjusted::linears);
         [&self.query, &self.key, &self.value]
             .into_iter()
             .chain(adjusted)
@@ -420,8 +439,7 @@ impl Part for Rwkv7 {
 
     fn linears_mut(&mut self) -> Vec<&mut Linear> {
         let adjusted = [&mut self.decay, &mut self.rate].into_iter().chain(&mut self.first_values);
-        let adjusted =
-            adjusted.chain(&mut self.gate).flat_map(|both| [&mut both.first, &mut both.second]);
+        let adjusted = adjusted.chain(&mut self.gate).flat_map(Adjusted::linears_mut);
         let matrices = [&mut self.query, &mut self.key, &mut self.value].into_iter();
         matrices.chain(adjusted).chain([&mut self.out]).collect()
     }

@@ -17,6 +17,7 @@ pub use self::arch::{Architecture, architectures};
 pub use self::pooling::{ClassifierSpec, HeadActivation, Pooling};
 pub use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_LAYERS};
+use crate::norm::OUTPUT_NORM;
 pub use crate::norm::{NormKind, NormSpec};
 pub use crate::parts::attention::{
     AttentionSpec, GateFunction, Mask, OutputGate, QkNorm, Temperature,
@@ -35,6 +36,7 @@ pub use crate::parts::mamba2::Mamba2Spec;
 pub use crate::parts::projection::ProjectionSpec;
 pub use crate::parts::routing::{Gating, Routing};
 pub use crate::parts::rwkv::Rwkv7Spec;
+pub use crate::parts::rwkv6::Rwkv6Spec;
 pub use crate::parts::score_bias::ScoreBias;
 pub use crate::parts::short_conv::ShortConvSpec;
 pub use crate::parts::two_mixers::TwoMixersSpec;
@@ -77,6 +79,8 @@ pub struct ModelSpec {
     pub layer_prefix: &'static str,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
+    /// How often `layers` contains each layer of the file: a token passes them as often, with keys and values of its own each time.
+    pub passes: usize,
     /// True if a token has several residual streams; a layer computes one of them and predicts the others.
     pub alt_up: bool,
     /// The rotary embeddings that layers refer to by their index. If the file has a `rope_freqs` tensor, its factors
@@ -131,12 +135,14 @@ pub struct LayerSpec {
     pub feed_forward: Option<FeedForward>,
     /// The norms of the layer.
     pub norms: Norms,
-    /// What is added to the mean square in the norms of outputs, if it is not what other norms have.
+    /// Added to the mean square in the norms of outputs, if other norms have another number.
     pub output_eps: Option<f32>,
     /// True if the feed-forward part has the same input as the mixer: the residual stream before the mixer's output is added.
     pub parallel: bool,
     /// Factor on both outputs before they are added.
     pub residual_scale: f32,
+    /// Factor on the residual stream after the layer.
+    pub output_scale: f32,
     /// Width of a third part's input from the token itself; 0: there is no such part.
     pub token_input: usize,
     /// Length of the short row in the path of the mixer's input around the mixer; 0: there is no such path.
@@ -157,6 +163,7 @@ impl LayerSpec {
             output_eps: None,
             parallel: false,
             residual_scale: 1.0,
+            output_scale: 1.0,
             token_input: 0,
             laurel: 0,
         }
@@ -204,6 +211,8 @@ impl Norms {
         feed_forward_output: None,
         feed_forward_sum: None,
     };
+    /// The norm before the network's output, which a layer may have too.
+    pub const OF_NETWORK: &str = OUTPUT_NORM;
     /// Norms of both inputs, as in Llama.
     pub const INPUTS: Norms =
         Norms { mixer: Some("attn_norm"), feed_forward: Some("ffn_norm"), ..Norms::NONE };
@@ -321,6 +330,12 @@ impl ModelSpec {
             others.for_each(|(_, layer)| layer.feed_forward.clone_from(&dense));
         }
         Ok(())
+    }
+
+    /// Makes a token pass the layers `passes` times.
+    pub(crate) fn repeat_layers(&mut self, passes: usize) {
+        self.layers = std::iter::repeat_n(&self.layers, passes).flatten().cloned().collect();
+        self.passes = passes;
     }
 
     /// Adds the layer that predicts the token after the next, which is like the last layer with attention.

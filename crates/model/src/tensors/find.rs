@@ -19,7 +19,7 @@ use alight_pages::Map;
 use super::matrix::Stride;
 use super::{Linear, MatrixRef, WeightError};
 use crate::norm::NormSpec;
-use crate::norm::{Norm, NormKind};
+use crate::norm::{Norm, NormKind, OUTPUT_NORM};
 
 /// Tensors that nothing here is computed with: heads for training (BERT's pooler without a classifier, its masked words), and what other
 /// programs keep beside those that are.
@@ -421,7 +421,10 @@ impl LayerFinder<'_, '_, '_> {
 
     /// The norm `what` of rows of `len` elements.
     pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Norm, WeightError> {
-        self.all.norm(&self.name(what), len)
+        match what {
+            OUTPUT_NORM => self.all.norm(what, len),
+            _ => self.all.norm(&self.name(what), len),
+        }
     }
 
     /// A norm of rows of `len` elements without weights.

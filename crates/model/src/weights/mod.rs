@@ -107,7 +107,7 @@ impl LayerWeights {
             token_input: token_input.transpose()?,
             alt_up: alt_up.transpose()?,
             laurel: laurel.transpose()?,
-            output_scale: output_scale.map_or(1.0, |scale| scale[0]),
+            output_scale: output_scale.map_or(spec.output_scale, |scale| scale[0]),
         })
     }
 
@@ -155,6 +155,8 @@ pub(crate) struct Weights {
     pub(crate) token_inputs: Option<TokenInputs>,
     pub(crate) alt_up: Option<AltUp>,
     pub(crate) layers: Vec<LayerWeights>,
+    /// How often `layers` contains each layer of the file.
+    passes: usize,
     /// `[hidden]`.
     pub(crate) output_norm: Option<Norm>,
     /// `[vocab, hidden]`: the embedding itself if the file has no other; `None`: no tokens follow from the states.
@@ -198,9 +200,15 @@ impl Weights {
         }
     }
 
+    /// The number of layers in the file, which are the first of `layers`.
+    pub(crate) fn layers_in_file(&self) -> usize {
+        self.layers.len() / self.passes
+    }
+
     /// Every matrix once.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
-        let layers = self.layers.iter().flat_map(|layer| layer.matrices());
+        let layers =
+            self.layers.iter().take(self.layers_in_file()).flat_map(|layer| layer.matrices());
         let output = self.output.iter().filter(|_| !self.tied).map(|output| &output.matrix);
         let outputs = output.chain(self.head.matrices());
         [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(outputs)
@@ -267,7 +275,9 @@ impl Weights {
             spec.ropes.first().map(|rope| find_factors(&find, rope.dims / 2, &spec.ropes));
         let factors = factors.transpose()?.flatten();
         let alt_up = spec.alt_up;
+        let in_file = spec.layers.len() / spec.passes;
         let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
+            let layer = layer % in_file;
             LayerWeights::find(&LayerFinder { all: &find, layer }, spec, alt_up, hidden)
         });
         let layers = layers.collect::<Result<Vec<_>, WeightError>>()?;
@@ -281,7 +291,7 @@ impl Weights {
             rope.scaling = with_factors("rope_freqs.weight", &rope.scaling, factors, 1.0)?;
         }
         find_long_context(&find, spec)?;
-        find.all_found(spec.architecture, spec.layers.len(), spec.draft_layers)?;
+        find.all_found(spec.architecture, in_file, spec.draft_layers)?;
         let mtp = MtpWeights::find(&find, spec)?.map(Box::new);
         Ok(Weights {
             embed,
@@ -289,6 +299,7 @@ impl Weights {
             token_inputs,
             alt_up,
             layers,
+            passes: spec.passes,
             output_norm,
             output,
             head,

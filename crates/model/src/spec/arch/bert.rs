@@ -20,7 +20,7 @@ use crate::spec::{
     QkNorm, ScoreBias,
 };
 
-/// Maximum number of positions between which there are biases of scores: tables of all distances are in memory. With few heads it is more, up to so many
+/// Maximum number of positions between which there are biases of scores: tables of all distances are in memory. With few heads it is more, up to this number of
 /// positions of all heads.
 const MAX_REACH: usize = 8192;
 const MAX_REACHES: usize = 1 << 22;

@@ -60,6 +60,7 @@ mod mistral3;
 mod modern_bert;
 mod mpt;
 mod muse_glimmer;
+mod nanbeige;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
@@ -69,6 +70,7 @@ mod openelm;
 mod orion;
 mod phi3;
 mod phimoe;
+mod plamo3;
 mod qwen;
 mod qwen2;
 mod qwen2moe;
@@ -79,6 +81,7 @@ mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
 mod qwen3vl;
+mod rwkv6;
 mod rwkv7;
 mod seed_oss;
 mod smallthinker;
@@ -94,7 +97,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 120] = [
+const ALL: [&Architecture; 124] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -215,6 +218,10 @@ const ALL: [&Architecture; 120] = [
     &ernie4_5::PADDLE,
     &rwkv7::ARCHITECTURE,
     &rwkv7::IN_QWEN,
+    &rwkv6::ARCHITECTURE,
+    &rwkv6::IN_QWEN,
+    &plamo3::ARCHITECTURE,
+    &nanbeige::ARCHITECTURE,
 ];
 
 /// A family of networks.

@@ -14,7 +14,7 @@ use crate::spec::{EmbeddingNorm, ModelSpec, Norms};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "muse-glimmer", read };
 
-/// What is added to the mean square in norms of outputs; no key states this.
+/// Added to the mean square in norms of outputs; no key states this.
 const OUTPUT_EPS: f32 = 1e-8;
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {

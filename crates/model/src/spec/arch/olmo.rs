@@ -19,7 +19,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
 }
 
-/// What queries, keys and values are clamped to; 0 or no value: to nothing.
+/// The limit of queries, keys and values; 0 or no value: none.
 ///
 /// # Errors
 /// A number that is negative or infinite.

@@ -117,6 +117,7 @@ impl Pre {
                 ignore_merges: true,
                 ..with(&[Stage::Numbers(3), Stage::Words(Words { digits: 0, ..LLAMA3 })])
             },
+            "jais-2" => with(&[Stage::Words(Words { spaces_in_powers: true, ..LLAMA3 })]),
             "k2-horizon" => with(&[Stage::Words(Words { marks: true, joiners: true, ..LLAMA3 })]),
             // bailingmoe writes `\s*[\r\n]` without the plus, which is equivalent after `\s*`.
             "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"

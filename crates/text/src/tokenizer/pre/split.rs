@@ -47,6 +47,14 @@ fn contraction(piece: Piece<'_>, at: usize, any_case: bool) -> Option<usize> {
     }
 }
 
+/// The end of the longest part that leaves the last space before a word to the word.
+fn white_space_in_powers(piece: Piece<'_>, at: usize) -> usize {
+    let end = piece.skip(at, SPACE);
+    let count = if end == piece.len() { end - at } else { (end - at - 1).max(1) };
+    let longest = if count < 4 { count.min(2) } else { 1usize << count.ilog2().min(9) };
+    at + longest
+}
+
 /// `\s+(?!\S)|\s+` at a position that holds white space: the position after the match. White space
 /// before another character leaves its last character to that, unless it is the only one.
 fn white_space(piece: Piece<'_>, at: usize) -> usize {
@@ -125,6 +133,8 @@ pub(crate) struct Words {
     pub(crate) newlines_after: usize,
     /// Slashes count like these newlines.
     pub(crate) slashes_after: bool,
+    /// White space is cut into parts of 512, 256, 128, … 4, 2 or 1 characters: `\s{512}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`.
+    pub(crate) spaces_in_powers: bool,
 }
 
 /// The expression of llama 3: `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
@@ -141,6 +151,7 @@ pub(crate) const LLAMA3: Words = Words {
     digits: 3,
     newlines_after: usize::MAX,
     slashes_after: false,
+    spaces_in_powers: false,
 };
 
 /// A member of the family of [`LLAMA3`].
@@ -169,7 +180,13 @@ pub(crate) fn words(piece: Piece<'_>, rules: &Words, ends: &mut PartEnds<'_>) {
         } else if let Some(end) = others(piece, at, rules) {
             at = end;
         } else if class & SPACE != 0 {
-            at = to_last_newline(piece, at).unwrap_or_else(|| white_space(piece, at));
+            at = to_last_newline(piece, at).unwrap_or_else(|| {
+                if rules.spaces_in_powers {
+                    white_space_in_powers(piece, at)
+                } else {
+                    white_space(piece, at)
+                }
+            });
         } else {
             // A mark that no alternative matches.
             at += 1;

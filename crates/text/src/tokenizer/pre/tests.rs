@@ -48,6 +48,14 @@ fn digits_apart_and_then_gpt2() {
 }
 
 #[test]
+fn runs_of_spaces_in_powers_of_two() {
+    check(
+        &["jais-2"],
+        &["a¦  ¦ b¦    ¦  ¦ c¦        ", "a¦ ¦1¦  ¦ b¦ \n¦    ¦  ¦ ", "x¦ ¦\u{a0}1"],
+    );
+}
+
+#[test]
 fn llama3() {
     check(
         &["llama-bpe", "llama3", "dbrx", "smaug-bpe", "glm4"],
