@@ -120,7 +120,9 @@ fn open(path: &Path) -> anyhow::Result<(String, InputLines<Box<dyn BufRead>>)> {
 
 /// Reads a line: as a text, without the end of a line that programs on Windows write, or as JSON.
 fn parse(bytes: Vec<u8>, json: bool) -> anyhow::Result<TextLine> {
-    let text = String::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8; `iconv -f WINDOWS-1252 -t UTF-8` makes it so if it is Latin-1"))?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        anyhow!("it is not UTF-8; `iconv -f WINDOWS-1252 -t UTF-8` makes it so if it is Latin-1")
+    })?;
     if !json {
         let text = text.strip_suffix('\r').map(str::to_owned).unwrap_or(text);
         return Ok(TextLine { text, id: None });
