@@ -77,14 +77,15 @@ embed(["warm"])
 print(json.dumps({"start": time.perf_counter() - began, "versions": versions}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
+    clock = time.process_time if sys.argv[4:] == ["cpu"] else time.perf_counter
     if asked == "memory":
         status = dict(one.split(":", 1) for one in open("/proc/self/status").read().splitlines())
         print(json.dumps({"bytes": int(status["VmHWM"].split()[0]) * 1024}), flush=True)
         continue
-    began = time.perf_counter()
+    began = clock()
     for texts in asked:
         embed(texts)
-    print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+    print(json.dumps({"seconds": clock() - began}), flush=True)
 '''
 
 
@@ -117,6 +118,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--wheel", type=Path, default=common.ROOT / "bindings/python/.venv/bin/python", metavar="PYTHON", help="one with alight (make installed-wheel)")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long a case takes in a round (default: %(default)s)")
     parser.add_argument("--start", action="store_true", help="starts and memory, too")
+    parser.add_argument("--cpu", action="store_true", help="texts for each second of processor time, which other programs on the machine change little; with --threads 1")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only programs whose name has one of these in it")
     parser.add_argument("--record", action="store_true", help="put the results into evidence/results")
 
@@ -124,8 +126,8 @@ def add_arguments(parser) -> None:
 class Program:
     """A program that makes vectors."""
 
-    def __init__(self, python: Path, kind: str, path: Path, threads: int):
-        command = [python, "-I", "-c", WORKER, kind, path, str(threads)]
+    def __init__(self, python: Path, kind: str, path: Path, threads: int, cpu: bool = False):
+        command = [python, "-I", "-c", WORKER, kind, path, str(threads), *["cpu"] * cpu]
         began = time.perf_counter()
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         first = self.read()
@@ -172,7 +174,7 @@ def run(args) -> int:
         programs = {name: program for name, program in programs.items() if not args.only or any(part in name for part in args.only)}
         if args.start:
             starts(args, alight, programs)
-        running = {name: Program(python, kind, path, args.threads) for name, (python, kind, path) in programs.items()}
+        running = {name: Program(python, kind, path, args.threads, args.cpu) for name, (python, kind, path) in programs.items()}
         print("from the start to the first vector, s: " + ", ".join(f"{name} {program.start:.3f}" for name, program in running.items()))
         lines = [measure(args, running, case) for case in CASES]
         for program in running.values():

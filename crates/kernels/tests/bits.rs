@@ -32,8 +32,8 @@ const BITS: [(&str, u64); 16] = [
     ("YaRN", 0xefba_0aa2_5beb_f3cf),
     ("decode", 0xdb44_4327_b1cb_0cc0),
     ("prefill", 0xaee8_fa23_8bc8_6a86),
-    ("decode, f32", 0),
-    ("prefill, f32", 0),
+    ("decode, f32", 0x672b_c003_64ad_f6ca),
+    ("prefill, f32", 0xf3ac_e269_5a43_ba5f),
     ("recurrent", 0x501e_bb36_271a_becc),
 ];
 

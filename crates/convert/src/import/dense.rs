@@ -29,6 +29,13 @@ pub(super) struct Dense {
     has_bias: bool,
 }
 
+/// What modules become.
+#[derive(Default)]
+pub(super) struct DenseTensors {
+    pub(super) items: Vec<Item>,
+    pub(super) keys: Vec<(String, Entry)>,
+}
+
 /// Finds the modules of a folder, in their order.
 ///
 /// # Errors
@@ -145,8 +152,8 @@ pub(super) fn items(
     (maps, mut first): (&[Map], usize),
     side: &SideFiles,
     (architecture, hidden): (&str, Option<u64>),
-) -> Result<(Vec<Item>, Vec<(String, Entry)>), ConvertError> {
-    let (mut items, mut keys) = (Vec::new(), Vec::new());
+) -> Result<DenseTensors, ConvertError> {
+    let mut all = DenseTensors::default();
     if let Some(module) = modules.first()
         && hidden.is_some_and(|hidden| hidden != module.columns)
     {
@@ -159,12 +166,12 @@ pub(super) fn items(
     }
     for module in modules {
         let end = first + module.weights().len();
-        items.extend(module.items(&maps[first..end], first, side)?);
+        all.items.extend(module.items(&maps[first..end], first, side)?);
         first = end;
         for (what, size) in [("in", module.columns), ("out", module.rows)] {
             let key = format!("{architecture}.{}_feat_{what}", module.name);
-            keys.push((key, Entry::U32(size as u32)));
+            all.keys.push((key, Entry::U32(size as u32)));
         }
     }
-    Ok((items, keys))
+    Ok(all)
 }

@@ -84,9 +84,9 @@ pub(super) fn read(
     let hidden = keys.iter().find(|(key, _)| *key == hidden);
     let hidden = hidden.and_then(|(_, entry)| entry.first_number());
     let maps = (files.maps(), own.len());
-    let (projections, sizes) = dense::items(modules, maps, side, (architecture, hidden))?;
-    items.extend(projections);
-    keys.extend(sizes);
+    let projections = dense::items(modules, maps, side, (architecture, hidden))?;
+    items.extend(projections.items);
+    keys.extend(projections.keys);
     let tokens = tokenizer::read(side, architecture, network.vocab, &network.templates)?
         .ok_or_else(|| no_tokenizer(side))?;
     let lowercase = SentenceTransformer::read(side)?.is_some_and(|sentence| sentence.lowercase);
