@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use alight_formats::GgmlType;
 use alight_formats::ggml::{Era, LegacyType};
 use alight_formats::gguf::write::{Builder, New};
-use alight_formats::packed::{EXPERTS_KEY, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, has_tiles};
+use alight_formats::packed::{
+    EXPERTS_KEY, LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, Packing, has_tiles,
+};
 use alight_formats::safetensors::Dtype;
 
 #[allow(dead_code)]
@@ -66,7 +68,7 @@ fn main() -> io::Result<()> {
     builder.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, 2).u32s(EXPERTS_KEY, &[1, 2]);
     builder.tensor("a", GgmlType::F32, &[3]).map_err(io::Error::other)?;
     let both = ["blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight"];
-    let both = both.map(|name| New { name, ty: GgmlType::Q4_0, packed: true, shape: &[32, 16, 2] });
+    let both = both.map(|name| New { name, ty: GgmlType::Q4_0, packed: Some(Packing::Tiles), shape: &[32, 16, 2] });
     builder.side_by_side(&both).map_err(io::Error::other)?;
     files.push(("side-by-side".into(), builder.file(|_, out| out.fill(0x55))));
     write(corpus.join("gguf"), &files)?;

@@ -176,7 +176,7 @@ impl Model {
             let some = parts.iter().zip(&names).zip(&shapes).map(|(((ty, ..), name), shape)| New {
                 name,
                 ty: GgmlType::ALL[*ty],
-                packed: false,
+                packed: None,
                 shape,
             });
             out.side_by_side(&some.collect::<Vec<_>>()).unwrap();

@@ -450,7 +450,7 @@ impl<'a> Output<'a> {
     }
 
     /// The output from row `n` of the matrix on, which becomes its row 0.
-    pub(super) fn from_row(self, n: usize) -> Output<'a> {
+    pub(super) fn beginning_at(self, n: usize) -> Output<'a> {
         let skipped = n.saturating_sub(self.first);
         let (len, first) = (self.len.saturating_sub(skipped), self.first.saturating_sub(n));
         Output { ptr: self.ptr.wrapping_add(skipped), len, first, ..self }

@@ -127,7 +127,13 @@ unsafe fn in_planes(
         let tiles = w.as_tiles(x.isa(), first..rows.end.next_multiple_of(TILE_ROWS), &mut memory);
         // SAFETY: by the caller's promise.
         unsafe {
-            matmul(&tiles, rows.start - first..rows.end - first, *x, out.from_row(first), scratch);
+            matmul(
+                &tiles,
+                rows.start - first..rows.end - first,
+                *x,
+                out.beginning_at(first),
+                scratch,
+            );
         }
     }
     scratch.tiles = memory;
