@@ -611,25 +611,22 @@ impl Spec {
                 continue;
             }
             let recurrence = self.recurrence(l);
-            match recurrence {
-                Some(recurrence) => self.recurrent_mixer(recurrence, &mut add),
-                None => {}
+            if let Some(recurrence) = recurrence {
+                self.recurrent_mixer(recurrence, &mut add);
             }
             if recurrence.is_none() || self.arch == "falcon-h1" {
-                {
-                    match &self.latent {
-                        Some(latent) => self.latent_attention(latent, &mut add),
-                        None => {
-                            let gate = if self.arch == "qwen35" { q } else { 0 };
-                            add("attn_q.weight", &[self.embd, q + gate]);
-                            if self.stores(l) {
-                                add("attn_k.weight", &[self.embd, k]);
-                                add("attn_v.weight", &[self.embd, v]);
-                            }
+                match &self.latent {
+                    Some(latent) => self.latent_attention(latent, &mut add),
+                    None => {
+                        let gate = if self.arch == "qwen35" { q } else { 0 };
+                        add("attn_q.weight", &[self.embd, q + gate]);
+                        if self.stores(l) {
+                            add("attn_k.weight", &[self.embd, k]);
+                            add("attn_v.weight", &[self.embd, v]);
                         }
                     }
-                    add("attn_output.weight", &[o, self.embd]);
                 }
+                add("attn_output.weight", &[o, self.embd]);
             }
             if !self.layout.is_empty() {
                 continue;
