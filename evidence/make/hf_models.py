@@ -167,6 +167,9 @@ def as_it_was(said):
         said["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
         parameters = parameters["full_attention"]
         said["sliding_window_pattern"] = types.index("full_attention") + 1 if "full_attention" in types else 6
+    if said["model_type"] == "gpt_neox":
+        said |= dict(rotary_pct=parameters["partial_rotary_factor"], rotary_emb_base=parameters["rope_theta"])
+        return
     said["rope_theta"] = parameters.pop("rope_theta")
     said["rope_scaling"] = None if parameters.get("rope_type") == "default" else parameters
 
