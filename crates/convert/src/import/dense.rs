@@ -29,7 +29,7 @@ pub(super) struct Dense {
     has_bias: bool,
 }
 
-/// What modules become.
+/// The tensors and keys of modules.
 #[derive(Default)]
 pub(super) struct DenseTensors {
     pub(super) items: Vec<Item>,

@@ -333,3 +333,41 @@ impl<'a> SentencePiece<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_xlm_roberta_are_those_of_fairseq() {
+        let piece = |(text, ty)| Piece { text, score: -1.0, ty };
+        let special = [
+            ("<unk>", TokenType::Unknown),
+            ("<s>", TokenType::Control),
+            ("</s>", TokenType::Control),
+        ];
+        let others = [(",", TokenType::Normal), ("▁a", TokenType::Normal)];
+        let file = SentencePiece {
+            pieces: special.into_iter().chain(others).map(piece).collect(),
+            kind: ModelType::Unigram,
+            byte_fallback: false,
+            space_after: false,
+            special: Special::default(),
+            normalizer: "nmt_nfkc",
+            charsmap: &[1, 2],
+            add_dummy_prefix: true,
+            remove_extra_whitespaces: true,
+            escape_whitespaces: true,
+        };
+        let found = file.xlm_roberta().unwrap();
+        let tokens: Vec<(u32, &str)> =
+            found.tokens.iter().map(|token| (token.id, &*token.text)).collect();
+        let expected = ["<s>", "<pad>", "</s>", "<unk>", ",", "▁a", "<mask>"];
+        assert_eq!(tokens, (0..).zip(expected).collect::<Vec<_>>());
+        assert_eq!((found.special.bos, found.special.eos), (Some(0), Some(2)));
+        assert_eq!((found.add_bos, found.add_eos), (Some(true), Some(true)));
+        assert_eq!((found.model, &*found.charsmap), (Model::Unigram, &[1, 2][..]));
+        let other = SentencePiece { pieces: file.pieces[1..].to_vec(), ..file };
+        assert!(matches!(other.xlm_roberta(), Err(E::Inconsistent { .. })));
+    }
+}

@@ -45,7 +45,7 @@ pub(super) const GEMMA3: Architecture = Architecture {
 pub(super) const EMBEDDING: Architecture = Architecture {
     gguf: "gemma-embedding",
     classes: &["Gemma3TextModel"],
-    model_types: &[],
+    model_types: GEMMA3.model_types,
     never: &["attention_bias"],
     fits: |config| config.get("use_bidirectional_attention") == Some(&Value::Bool(true)),
     keys: |config, dimensions, own| {

@@ -88,8 +88,9 @@ const KNOWN: [Architecture; 55] = [
     glm4::GLM4,
     glm4_moe::GLM4_MOE,
     gemma2::GEMMA2,
-    gemma3::GEMMA3,
+    // Both have the same model_type.
     gemma3::EMBEDDING,
+    gemma3::GEMMA3,
     gemma4::GEMMA4,
     gemma4::GEMMA4_SMALL,
     gemma4::GEMMA4_MOE,

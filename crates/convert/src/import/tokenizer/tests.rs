@@ -573,3 +573,32 @@ fn tokens_without_a_row_are_said_once() {
         "{special}"
     );
 }
+
+#[test]
+fn a_list_of_words_alone_is_a_tokenizer_of_bert() {
+    let words = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n".to_vec();
+    let config = |class: &str| text(json!({"tokenizer_class": class, "do_lower_case": false}));
+    let files =
+        |class: &str| vec![("vocab.txt", words.clone()), ("tokenizer_config.json", config(class))];
+    let tokens = convert(folder(&files("BertTokenizerFast")).path(), "bert", 7);
+    for (name, expected) in [
+        ("ggml.model", Entry::Str("bert".into())),
+        ("ggml.normalizer.lowercase", Entry::Bool(false)),
+        ("ggml.normalizer.strip_accents", Entry::Bool(false)),
+        ("ggml.bos_token_id", Entry::U32(2)),
+        ("ggml.eos_token_id", Entry::U32(3)),
+        ("ggml.add_bos_token", Entry::Bool(true)),
+        ("ggml.add_eos_token", Entry::Bool(true)),
+    ] {
+        assert_eq!(get(&tokens, name), Some(&expected), "{name}");
+    }
+    assert_eq!(token(&tokens, 5).0, "▁a");
+    assert_eq!(token(&tokens, 6).0, "b");
+    assert_eq!(token(&tokens, 2).2, 3, "control");
+    fails(&files("MPNetTokenizer"), 7, &["vocab.txt", "MPNetTokenizer", "tokenizer.json"]);
+    // Without a class it is BERT's.
+    assert_eq!(
+        token(&convert(folder(&[("vocab.txt", words.clone())]).path(), "bert", 7), 5).0,
+        "▁a"
+    );
+}
