@@ -220,7 +220,7 @@ def with_holes(layer: dict, heads: int, kv_heads: int, ff: int) -> dict[str, tup
 
 
 # Tensors whose names end so in the file, in all architectures, or in one.
-UNSUFFIXED = (("hy_v3", "exp_probs_b"), ("falcon-h1", "ffn_norm"))
+UNSUFFIXED = (("hy_v3", "exp_probs_b"), ("falcon-h1", "ffn_norm"), ("plamo3", "post_attention_norm"), ("plamo3", "post_ffw_norm"))
 WHOLE = ("ssm_a", "ssm_d", "ssm_conv1d.bias", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale", "indexer.k_norm.bias")
 
 
