@@ -70,7 +70,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 54] = [
+static KNOWN: [Architecture; 54] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
