@@ -12,8 +12,8 @@ const SAMPLE: usize = 512;
 /// The share of them, in percent, from which on the vocabulary is another pre-tokeniser's. None of the vocabularies in llama.cpp's source
 /// tree reaches that under its own name. Under names that cost many tokens, those of Llama 3 and Qwen have about 20 %.
 const MAX_CUT: usize = 2;
-/// The smallest number of merges of which a share says anything.
-const MIN_SAMPLE: usize = 100;
+/// The smallest number of merges of which a share says anything: real vocabularies have thousands.
+const MIN_SAMPLE: usize = 400;
 
 /// A pre-tokeniser that does not fit the vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

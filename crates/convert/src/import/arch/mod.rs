@@ -71,7 +71,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 55] = [
+static KNOWN: [Architecture; 55] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
