@@ -17,7 +17,7 @@ fn open(path: &Path) -> Model {
 
 /// A model, and the same with its output matrix in planes.
 fn pair(folder: &Path, spec: Spec) -> [Model; 2] {
-    let (path, _) = Spec { ty: GgmlType::Q8_0, vocab: 2000, ..spec }.write(folder);
+    let (path, _) = Spec { ty: GgmlType::Q8_0, vocab: 4000, ..spec }.write(folder);
     [open(&path), open(&packed(&path, 3))]
 }
 
@@ -83,21 +83,22 @@ fn samplers_choose_the_same_tokens() {
         let session = |model| Session::new(model, &SessionOptions::default()).unwrap();
         let (mut whole, mut few_of) = (session(&model), session(&planes));
         assert_eq!(whole.output_counts(), None);
+        let mut found_by_high_bits = 0;
         for (seed, options) in few().into_iter().enumerate() {
             for (bias, speculate) in [(&[][..], Speculate::Off), (&BIAS[..], Speculate::default())]
             {
                 let options = SamplerOptions { seed: seed as u64, ..options };
                 let what = format!("{name} {options:?} {bias:?}");
-                let before = few_of.output_counts().unwrap();
+                // One that has not found yet that few logits do not pay.
+                let mut few_of = session(&planes);
                 let found = answer(&mut few_of, options, bias, speculate);
                 assert_eq!(found, answer(&mut whole, options, bias, speculate), "{what}");
-                let after = few_of.output_counts().unwrap();
-                assert!(after.by_high_bits > before.by_high_bits, "{what}");
+                let counts = few_of.output_counts().unwrap();
+                assert!(counts.by_high_bits > 0 && counts.rows < 59 * counts.all_rows, "{what}");
+                found_by_high_bits += counts.by_high_bits;
             }
         }
-        let counts = few_of.output_counts().unwrap();
-        let share = counts.rows as f64 / (counts.by_high_bits * counts.all_rows) as f64;
-        assert!(share < 0.5, "{name}: {share} of the rows");
+        assert!(found_by_high_bits > 200, "{name}: {found_by_high_bits} tokens");
         for options in all() {
             let before = few_of.output_counts().unwrap();
             let found = answer(&mut few_of, options, &[], Speculate::Off);
