@@ -37,7 +37,9 @@ enum Stage {
     SpaceAtEnd,
     Asian,
     Youtu,
-    DeepSeek3,
+    DeepSeek3 {
+        newlines_apart: bool,
+    },
     /// ` ?[^(\s|.,!?…。，、।۔،)]+`
     NoPunctuation,
 }
@@ -70,7 +72,8 @@ const TEKKEN: Words =
 /// llama.cpp's version of an expression with `\p{Lu}`, `\p{Ll}` and so on: each matches any letter.
 const LETTERS_AND_MARKS: Words = Words { marks: true, suffix: true, case: WordCase::Any, ..TEKKEN };
 const GPT4O: Words = Words { suffix: true, digits: 3, ..TEKKEN };
-const DEEPSEEK3_STAGES: &[Stage] = &[Stage::Numbers(3), Stage::HanAndKana, Stage::DeepSeek3];
+const DEEPSEEK3: Stage = Stage::DeepSeek3 { newlines_apart: false };
+const DEEPSEEK3_STAGES: &[Stage] = &[Stage::Numbers(3), Stage::HanAndKana, DEEPSEEK3];
 
 const PLAIN: Pre = Pre {
     stages: GPT2_STAGES,
@@ -121,8 +124,14 @@ impl Pre {
             "k2-horizon" => with(&[Stage::Words(Words { marks: true, joiners: true, ..LLAMA3 })]),
             // bailingmoe writes `\s*[\r\n]` without the plus, which is equivalent after `\s*`.
             "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"
-            | "hunyuan" | "solar-open" | "grok-2" | "bailingmoe" | "bailingmoe2" | "llada-moe"
-            | "spark2_5" => with(&[Stage::Words(QWEN2)]),
+            | "hunyuan" | "solar-open" | "grok-2" | "bailingmoe" | "bailingmoe2" | "llada-moe" => {
+                with(&[Stage::Words(QWEN2)])
+            }
+            "spark2_5" => with(&[
+                Stage::Numbers(1),
+                Stage::HanAndKana,
+                Stage::DeepSeek3 { newlines_apart: true },
+            ]),
             "qwen35" => {
                 with(&[Stage::Words(Words { marks: true, no_marks_in_others: true, ..QWEN2 })])
             }
@@ -159,7 +168,7 @@ impl Pre {
                 ..QWEN2
             })]),
             "superbpe" => with(&[Stage::Numbers(0), Stage::AsciiTriplesFromRight]),
-            "afmoe" => with(&[Stage::NumbersFromRight, Stage::Asian, Stage::DeepSeek3]),
+            "afmoe" => with(&[Stage::NumbersFromRight, Stage::Asian, DEEPSEEK3]),
             "deepseek-llm" => with(&[
                 Stage::Newlines,
                 Stage::SpacedCased,
@@ -236,7 +245,7 @@ impl Stage {
             Stage::SpaceAtEnd => split::space_at_end(piece, ends),
             Stage::Asian => split::asian(piece, ends),
             Stage::Youtu => split::youtu(piece, ends),
-            Stage::DeepSeek3 => split::deepseek3(piece, ends),
+            Stage::DeepSeek3 { newlines_apart } => split::deepseek3(piece, newlines_apart, ends),
             Stage::NoPunctuation => split::no_punctuation(piece, ends),
         }
     }

@@ -519,8 +519,8 @@ fn runs(piece: Piece<'_>, max: usize, wanted: impl Fn(usize) -> bool, ends: &mut
 
 /// The main expression of DeepSeek 3: `[!-/:-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
 /// ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, where the first class is ASCII punctuation
-/// and symbols.
-pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
+/// and symbols. `newlines_apart`: `| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+` at the end (Spark X2.5).
+pub(crate) fn deepseek3(piece: Piece<'_>, newlines_apart: bool, ends: &mut PartEnds<'_>) {
     let letters = LETTER | MARK;
     let signs = PUNCTUATION | SYMBOL;
     let mut at = 0;
@@ -538,7 +538,12 @@ pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
             } else if before_word || class & letters != 0 {
                 piece.skip(at + usize::from(before_word), letters)
             } else if piece.is(from, signs) {
-                piece.skip(piece.skip(from, signs), NEWLINE)
+                let end = piece.skip(from, signs);
+                if newlines_apart { end } else { piece.skip(end, NEWLINE) }
+            } else if newlines_apart && class & NEWLINE != 0 {
+                at + 1
+            } else if newlines_apart && class & SPACE != 0 {
+                white_space(piece, at)
             } else if class & SPACE != 0 {
                 to_last_newline(piece, at).unwrap_or_else(|| white_space(piece, at))
             } else {

@@ -51,7 +51,7 @@ fn digits_apart_and_then_gpt2() {
 fn runs_of_spaces_in_powers_of_two() {
     check(
         &["jais-2"],
-        &["a¦  ¦ b¦    ¦  ¦ c¦        ", "a¦ ¦1¦  ¦ b¦ \n¦    ¦  ¦ ", "x¦ ¦\u{a0}1"],
+        &["a¦  ¦ b¦    ¦  ¦ c¦        ", "a¦ ¦1¦  ¦ b¦ \n¦    ¦  ¦ ", "x¦ ¦\u{a0}¦1"],
     );
 }
 
