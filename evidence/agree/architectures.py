@@ -527,7 +527,7 @@ CASES = [
     (REFACT, {"no slopes": dict(arch="llama")}),
     (other(REFACT, "heads that are no power of two", heads=12, head_dim=8, kv_heads=4), {"no slopes": dict(arch="llama")}),
     (BAICHUAN, {"NeoX rotary": dict(arch="exaone")}),
-    (other(BAICHUAN, "13B's layers", layers=40, context=256), {"rotated": dict(arch="llama")}),
+    (other(BAICHUAN, "13B's layers", layers=40, context=256, logit_gain=0.5), {"rotated": dict(arch="llama")}),
     (FALCONH1, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)), "nothing past the states": dict(zero=("ssm_d",)),
                 "norms reversed": dict(flipped=("ssm_norm",)), "another base": dict(base=1e4), "no attention": dict(zero=("attn_output",)),
                 "no state space": dict(zero=("ssm_out",))}),

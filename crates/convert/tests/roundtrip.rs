@@ -175,6 +175,12 @@ fn check_packed(source: &[u8], packed: &[u8]) {
         let lookup = info.name == "token_embd.weight" && !tied;
         let tiled = has_tiles(info.ty) && WeightType::of(info.ty).is_some();
         let expected = info.ne[1] % 16 == 0 && tiled && !lookup;
+        // The output matrix of a large vocabulary, which `planes.rs` of the kernels looks at by other means; it comes back like all others.
+        let output = if tied { "token_embd.weight" } else { "output.weight" };
+        if info.name == output && info.ty == GgmlType::Q8_0 && info.ne[1] >= 100_000 {
+            assert_eq!(new.packed, Some(Packing::Planes), "{info:?}");
+            continue;
+        }
         assert_eq!(new.packed, expected.then_some(Packing::Tiles), "{info:?}");
         let canonical = info.data(source).unwrap();
         let mut tiled = canonical.to_vec();
@@ -187,7 +193,17 @@ fn check_packed(source: &[u8], packed: &[u8]) {
     // Who knows of no experts side by side reads files that have none.
     let beside = to.tensors.iter().any(|info| info.stride.is_some());
     let version = to.get_u32("alight.layout.version").unwrap();
-    assert_eq!(version, Some(if beside { 2 } else { 1 }));
+    let planes = to.tensors.iter().any(|info| info.packed == Some(Packing::Planes));
+    assert_eq!(
+        version,
+        Some(if planes {
+            3
+        } else if beside {
+            2
+        } else {
+            1
+        })
+    );
     // All metadata of the source, in its order, and then ours.
     let alignment = |(key, _): &&(&str, gguf::Value<'_>)| *key != "general.alignment";
     let ours = to.metadata.iter().filter(alignment);

@@ -503,7 +503,7 @@ fn experts_side_by_side() {
         "more than can be counted", both(&[32, 16, 1 << 52], 384), E::ShapeOverflow { .. }, ["\"blk.0\""];
         "more rows than can be counted", both(&[32, 1 << 57, 2], 384), E::ShapeOverflow { .. }, [];
         "version 1", SideBySide { version: 1, ..Default::default() }.file(), E::Misaligned { found: 384, .. }, [];
-        "version 3", SideBySide { version: 3, ..Default::default() }.file(), E::NewerLayout { found: 3, known: 2 }, ["update"];
+        "version 4", SideBySide { version: 4, ..Default::default() }.file(), E::NewerLayout { found: 4, known: 3 }, ["update"];
         "not on a page", aligned(64), E::PackedMisaligned { .. }, ["4096"];
         "rows, not on a page", SideBySide { tensors: &rows, alignment: 64, ..Default::default() }.file(), E::PackedMisaligned { .. }, [];
         "the first is not where it should be", of(&[(&[32, 16, 3], Q4_0X16, 4096), (&[32, 16, 3], Q4_0X16, 4480)]), E::Gap { found: 4096, expected: 0, .. }, [];

@@ -19,7 +19,7 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::kimi_linear() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::rwkv7() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::refact() }.write(folder.path()).0,
-        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::smallthinker() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::smallthinker() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::nemotron_h() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::nemotron_h_moe() }
             .write(folder.path())

@@ -108,8 +108,8 @@ fn rope_and_features() {
         &["llama.expert_used_count", "missing"],
     );
     refused(
-        &with(&spec, "general.architecture", |b| b.str("general.architecture", "mamba")),
-        &["\"mamba\"", "llama, qwen2, qwen3, gemma2, gemma3"],
+        &with(&spec, "general.architecture", |b| b.str("general.architecture", "grok")),
+        &["\"grok\"", "llama, qwen2, qwen3, gemma2, gemma3"],
     );
     refused(&with(&spec, "general.architecture", |b| b), &["general.architecture", "missing"]);
 }

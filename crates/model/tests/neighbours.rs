@@ -39,7 +39,7 @@ fn models(folder: &Path) -> Vec<PathBuf> {
         quantised(GgmlType::F16, Spec::kimi_linear()),
         quantised(GgmlType::F16, Spec::rwkv7()),
         quantised(GgmlType::Q8_0, Spec::refact()),
-        quantised(GgmlType::Q8_0, Spec::smallthinker()),
+        quantised(GgmlType::F16, Spec::smallthinker()),
         Spec::deepseek2().write(folder).0,
         Spec::deepseek2_before_2025().write(folder).0,
         Spec::llama4().write(folder).0,

@@ -46,7 +46,7 @@ fn of_a_right_file_nothing_is_named_and_what_is_added_is() {
     let encoders = encoders.map(|spec| (spec.arch, spec.build_with(spec.metadata("")).0));
     for (arch, bytes) in decoders.chain(encoders) {
         assert_eq!(unread(&bytes), [""; 0], "{arch}");
-        let key = format!("{arch}.attention.some_switch");
+        let key = format!("{arch}.some_switch");
         assert_eq!(unread(&with(&bytes, &key, 1)), [&*key], "{arch}");
         // Something that the model does not have, and what is known to change nothing.
         assert_eq!(unread(&with(&bytes, &key, 0)), [""; 0], "{arch}");

@@ -63,9 +63,14 @@ fn vectors_of_a_group_see_each_other() {
     let expected = expected.feed(&all).unwrap();
     // All of a text is one group of a causal network: then it is an encoder.
     let mut grouped = session(&causal, 512);
-    assert_eq!(grouped.feed_vectors(&vectors, true).unwrap(), expected);
+    // But for keys and values, which an encoder does not round to f16.
+    let apart = |found: &[f32]| {
+        let each = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs());
+        each.fold(0.0, f32::max)
+    };
+    assert!(apart(grouped.feed_vectors(&vectors, true).unwrap()) < 0.02);
     let mut alone = session(&causal, 512);
-    assert_ne!(alone.feed_vectors(&vectors, false).unwrap(), expected);
+    assert!(apart(alone.feed_vectors(&vectors, false).unwrap()) > 1.0);
     // A group in the middle is not cut, whatever the size of a batch.
     let middle = &vectors[10 * spec.embd..30 * spec.embd];
     let of = |batch| {

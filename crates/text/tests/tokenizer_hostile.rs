@@ -173,8 +173,8 @@ fn lies_are_typed_errors() {
         ),
         (
             "an unknown model",
-            cut(Made::bpe(&[], &[]), |m| m.model = "rwkv"),
-            E::UnknownModel { name: "rwkv".into(), known: "gpt2, llama, t5, bert, gemma4" },
+            cut(Made::bpe(&[], &[]), |m| m.model = "plamo2"),
+            E::UnknownModel { name: "plamo2".into(), known: "gpt2, llama, t5, bert, rwkv, gemma4" },
         ),
     ];
     for (what, made, expected) in cases {

@@ -60,9 +60,10 @@ impl RunningRows<'_> {
     #[inline(always)]
     fn bias_of(&self, r: usize, block: usize) -> *const f32 {
         let Some(RelativeBias { values, reach }) = self.bias else { return std::ptr::null() };
-        // Rows that fill up a panel take the last token's.
+        // Rows that fill up a panel take the last token's, and those of a single token the last head's.
         let pos = self.first_pos + (r / self.group).min(self.tokens - 1);
-        let head = r % self.group * RelativeBias::len_for(reach);
+        let len = RelativeBias::len_for(reach);
+        let head = (r % self.group).min(values.len() / len - 1) * len;
         values.as_ptr().wrapping_add(head + reach - 1 + block).wrapping_sub(pos)
     }
 
@@ -150,7 +151,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             m: m.as_mut_ptr(),
             l: l.as_mut_ptr(),
             ml_stride: 1,
-            bias: None,
+            bias,
             scores,
         }
     } else {

@@ -148,7 +148,7 @@ impl<'g, 'a> Keys<'g, 'a> {
         range: std::ops::Range<f32>,
     ) -> Result<Option<Vec<f32>>, SpecError> {
         let expected = format!("{} to below {}", range.start, range.end);
-        let values: Vec<f32> = match self.gguf.get(&self.name(key)) {
+        let values: Vec<f32> = match self.find(key) {
             None => return Ok(None),
             Some(Value::Array(array)) => {
                 array.iter_f32().into_iter().flatten().take(layers).collect()

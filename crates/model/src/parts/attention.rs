@@ -203,7 +203,7 @@ pub(super) fn head_dim(keys: &Keys<'_, '_>, key: &str) -> Result<usize, SpecErro
         return Ok(dim);
     }
     let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
-    let heads = match keys.gguf.get(&keys.name(HEADS)) {
+    let heads = match keys.find(HEADS) {
         Some(Value::Array(array)) => {
             let first = array.iter_int().into_iter().flatten().find(|heads| *heads != 0);
             usize::try_from(first.unwrap_or(0)).unwrap_or(0)

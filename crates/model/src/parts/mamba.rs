@@ -54,6 +54,8 @@ impl MambaSpec {
     /// # Errors
     /// A size that no model can have, or that is not implemented.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<MambaSpec, SpecError> {
+        // Of Mamba 2: here each channel has its own.
+        keys.do_not_apply(&["ssm.group_count"]);
         let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
         let len = keys.dimension("ssm.state_size", MAX_LEN)?;
         let rank = keys.dimension("ssm.time_step_rank", MAX_WIDTH)?;

@@ -48,6 +48,8 @@ impl Rwkv7Spec {
     /// # Errors
     /// A size that no model can have, or that is not implemented.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Rwkv7Spec, SpecError> {
+        // All of these networks shift the input of both parts; the rank is that of the tensors.
+        keys.do_not_apply(&["token_shift_count", "time_decay_extra_dim"]);
         let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
         let key = "wkv.head_size";
         let head_dim = keys.dimension(key, MAX_HEAD)?;

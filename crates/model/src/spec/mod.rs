@@ -304,6 +304,8 @@ impl ModelSpec {
         &mut self,
         keys: &Keys<'_, '_>,
     ) -> Result<(), SpecError> {
+        // The number of those before the first router, in files of networks that have no others.
+        keys.do_not_apply(&["leading_dense_block_count"]);
         let routed = |i| keys.gguf.tensor(&format!("blk.{i}.ffn_gate_inp.weight")).is_some();
         let others = self.layers.iter_mut().enumerate().filter(|(i, _)| !routed(*i));
         let mut others = others.peekable();

@@ -291,6 +291,12 @@ impl LayerFinder<'_, '_, '_> {
         self.all.catalog.get(&self.name(&format!("{what}.weight"))).is_some()
     }
 
+    /// Returns true if the file has a matrix `what.weight` with this number of rows.
+    pub(crate) fn has_rows(&self, what: &str, rows: usize) -> bool {
+        let found = self.all.catalog.get(&self.name(&format!("{what}.weight")));
+        found.is_some_and(|tensor| tensor.info.shape().get(1) == Some(&(rows as u64)))
+    }
+
     /// Rows `rows` of the matrix `what.weight`, which maps `cols` features to `all`.
     pub(crate) fn rows_of(
         &self,

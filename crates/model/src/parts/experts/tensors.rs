@@ -119,7 +119,8 @@ impl SharedWeights {
         let gate_of_output = spec.gated.then(|| find.linear("ffn_gate_inp_shexp", hidden, 1));
         let one = |name, cols, rows| find.matrix(name, cols, rows).map(Linear::from);
         let half = |rows| find.rows_of(up, [hidden, 2 * width], rows).map(Linear::from);
-        let (gate, up) = match (gated, find.has(gate)) {
+        let apart = find.has(gate) || !find.has_rows(up, 2 * width);
+        let (gate, up) = match (gated, apart) {
             (true, true) => (Some(one(gate, hidden, width)?), one(up, hidden, width)?),
             // Both are in one tensor, the gate's rows first.
             (true, false) => (Some(half(0..width)?), half(width..2 * width)?),

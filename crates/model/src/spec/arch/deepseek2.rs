@@ -66,6 +66,8 @@ fn selecting(
     let mut spec = read(keys)?;
     // Without what chooses them, tokens see all positions.
     let chooses = keys.gguf.tensor("blk.0.indexer.attn_q_b.weight").is_some();
+    // Of longer texts, which are refused.
+    keys.do_not_apply_under("attention.indexer.");
     let reach = chosen(keys, "attention.indexer.top_k")?.filter(|_| chooses);
     for layer in &mut spec.layers {
         if let Some(Mixer::LatentAttention(attention)) = &mut layer.mixer {

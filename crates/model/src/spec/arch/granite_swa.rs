@@ -19,7 +19,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     };
     let mut spec = granite::read_with(keys, feed_forward)?;
     let (key, layers) = ("attention.rope_pattern", spec.layers.len());
-    let rotated = match keys.gguf.get(&keys.name(key)) {
+    let rotated = match keys.find(key) {
         Some(Value::Array(array)) => keys.flags(key, array, layers)?,
         _ => vec![true; layers],
     };

@@ -19,6 +19,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     experts.shared = SharedExpert::as_wide_as(keys, experts.intermediate_size)?;
     let mut spec = qwen3::read_with(keys, experts)?;
     spec.put_dense_before_experts(keys)?;
+    // Of longer texts, which are refused.
+    keys.do_not_apply_under("attention.indexer.");
     let size = chosen(keys, "attention.indexer.block_size")?;
     let reach = size
         .zip(chosen(keys, "attention.indexer.top_k")?)

@@ -48,17 +48,27 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         spec.positions = there.then_some(positions);
         return Ok(spec);
     }
+    let attention = with_slopes(keys, read, positions)?;
+    Ok(sizes.unrotated(keys, attention, dense))
+}
+
+/// Attention whose scores have biases by the usual slopes.
+fn with_slopes(
+    keys: &Keys<'_, '_>,
+    attention: AttentionSpec,
+    positions: usize,
+) -> Result<AttentionSpec, SpecError> {
+    let steepest = keys.get::<f32>(MAX_BIAS)?.unwrap_or(STEEPEST);
     if steepest != STEEPEST {
         return Err(keys.unsupported(MAX_BIAS, steepest, "slopes other than those of 8"));
     }
-    let attention = biased(keys, read, ScoreBias::Slopes, positions)?;
-    Ok(sizes.unrotated(keys, attention, dense))
+    biased(keys, attention, ScoreBias::Slopes, positions)
 }
 
 /// A network of attention with biases of scores, with these norms and this feed-forward part.
 fn sloping(keys: &Keys<'_, '_>, norms: NormKind, dense: DenseSpec) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read_with(keys, norms)?;
-    let attention = biased(keys, AttentionSpec::read(keys)?, ScoreBias::Slopes, sizes.context)?;
+    let attention = with_slopes(keys, AttentionSpec::read(keys)?, sizes.context)?;
     Ok(sizes.unrotated(keys, attention, dense))
 }
 
