@@ -131,7 +131,7 @@ def test_what_the_engine_refuses_is_refused(tmp_path, every_type):
         ('tensor "rope_factors_short.weight" is missing', {"rope__scaling__type": "longrope"}),
         ('tensor "blk.1.ffn_up.weight" is missing', {"drop": ["blk.1.ffn_up"]}),
         ('tensor "rope_freqs.weight" has the value 0', {"factors": [0] * 8}),
-        ('architecture "mamba" is not supported', {"architecture": "mamba"}),
+        ('architecture "grok" is not supported', {"architecture": "grok"}),
     ]:
         path = write_model(tmp_path / "wrong.gguf", **made)
         for model in (path, alight.open(path)):
