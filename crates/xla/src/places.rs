@@ -2,7 +2,7 @@
 //!
 //! A place is four numbers: the offset's lower and upper 32 bits, the type's id in GGUF files, and the layout (0: rows, 1: tiles, 2: planes).
 //! For a stack whose matrices alternate with those of others, the layout also contains twice the number of pages from one matrix to
-//! the next. A place is data and may have any value: all of it is checked against the array before it is used.
+//! the next, and is never in planes. A place is data and may have any value: all of it is checked against the array before it is used.
 
 use alight_kernels::{Layout, Matrix, WeightType};
 

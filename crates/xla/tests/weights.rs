@@ -260,7 +260,8 @@ fn places_that_lie_are_errors() {
             ),
         );
     }
-    refused(places(0, 3, 2), "layout 2, expected 0 (rows) or 1 (tiles)");
+    refused(places(0, 3, 3), "layout 3, expected 0 (rows), 1 (tiles) or 2 (planes)");
+    refused(places(0, 3, 2), "200 rows of Q4_1 have no packed form");
     refused(places(0, 3, 1), "200 rows of Q4_1 have no packed form");
     refused(places(1, 2, 0), "64 rows of F32 have no packed form");
 }

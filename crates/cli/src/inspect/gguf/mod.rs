@@ -39,7 +39,9 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
     let mut warnings: Vec<String> = spec.iter().filter_map(describe::unread_keys).collect();
     let misfit = vocabulary.as_ref().and_then(|vocabulary| vocabulary.tokenizer.misfit());
     warnings.extend(misfit.map(|misfit| misfit.to_string()));
-    warnings.iter().for_each(|warning| say::note(warning));
+    if !matches!(show, Show::Json) {
+        warnings.iter().for_each(|warning| say::note(warning));
+    }
     let shown: Vec<PathBuf> = paths.iter().map(|path| found.shown(path)).collect();
     let model = Opened {
         files: shown
