@@ -43,7 +43,7 @@ def run(args) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in args.model:
             model = common.model_path(name, args.models)
-            packed = common.packed_file(program, name, model, Path(folder))
+            packed = common.packed_file(program, f"{name}.planes", model, Path(folder), "--planes")
             for sampler, options in SAMPLERS.items():
                 compared, read = 0, []
                 while compared < args.positions and not wrong:

@@ -88,12 +88,12 @@ def answers(program, objects, *arguments) -> list:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def packed_file(program: Path, name: str, model: Path, folder: Path) -> Path | None:
-    """The packed file of a model in `folder`, made by `alight pack` if it is not there; None if that fails."""
+def packed_file(program: Path, name: str, model: Path, folder: Path, *options: str) -> Path | None:
+    """The packed file of a model in `folder`, made by `alight pack` with these options if it is not there; None if that fails."""
     out = folder / f"{name}.packed.gguf"
     if not out.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([str(c) for c in [program, "pack", model, "-o", out]], capture_output=True, text=True)
+        done = subprocess.run([str(c) for c in [program, "pack", model, "-o", out, *options]], capture_output=True, text=True)
         if done.returncode != 0:
             say(f"{name}: without a packed file: {done.stderr.strip() or done.returncode}")
             return None

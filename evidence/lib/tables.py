@@ -182,6 +182,8 @@ TABLES = {
         Column("answered, to the bit as alone", "answered"), Column("left by their clients", "left"), Column("refused or hostile", "others"),
         Column("memory in each sixth, at most, MiB", "memory"),
     )),
+    "planes": Table("docs/explanation/output-matrix.md", "Gemma 3 270M, tokens/s", (Pick("planes"),), (
+        Column("packed with `--planes`", "planes"), Column("packed", "tiles"), Column("ratio", "ratio"))),
     "notations": Table("docs/explanation/evidence.md", "answers of scripted models", (Pick("notations"),), (
         Column("as scripted", "as scripted"), Column("otherwise", "otherwise"))),
     "zen4-avx2": Table(PERFORMANCE, "AVX2 alone, on Zen 4, tokens/s", (Pick("zen4-avx2"),), (PACKED, GGUF, LLAMA, Column("packed / llama.cpp", "packed / llama.cpp"))),

@@ -96,7 +96,7 @@ pub fn main(args: &ConvertArgs) -> Outcome {
             return Err(anyhow!(error).context(format!("'{}'", path.display())).into());
         }
     }
-    let options = Options { force: args.force };
+    let options = Options { force: args.force, ..Options::default() };
     let request = Request {
         mix: args.mix,
         tokenizer: args.tokenizer.as_deref(),

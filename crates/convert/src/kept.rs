@@ -83,10 +83,11 @@ fn make(
 ) -> Result<Option<Volume>, ConvertError> {
     let failed = |source| ConvertError::Write { path: place.into(), source };
     let new = NewFolders::of(place).map_err(failed)?;
-    let packed = match pack(model, place, Options { force: replace }, on_progress) {
-        Err(error) if !replace && is_taken(&error) => return Ok(None),
-        packed => packed?,
-    };
+    let packed =
+        match pack(model, place, Options { force: replace, ..Options::default() }, on_progress) {
+            Err(error) if !replace && is_taken(&error) => return Ok(None),
+            packed => packed?,
+        };
     let file = File::options().write(true).open(place).map_err(failed)?;
     file.set_modified(made).map_err(failed)?;
     new.keep();

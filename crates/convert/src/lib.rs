@@ -76,6 +76,9 @@ pub use unpack::{Unpacked, unpack};
 pub struct Options {
     /// Replace an existing file.
     pub force: bool,
+    /// Where a file is packed: put the output matrix into planes, if its type allows it, so that a token whose sampler looks at few of the logits reads
+    /// about half of it. All others read it more slowly.
+    pub planes: bool,
 }
 
 /// Progress of the work.

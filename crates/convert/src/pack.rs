@@ -91,13 +91,6 @@ struct PackItem<'m> {
     tiles: Result<(WeightType, Packing), KeptReason>,
 }
 
-/// Minimum number of rows of an output matrix in planes. How many rows a token then reads whole has been measured: with four high bits it is 6 % of the
-/// 262,144 of Gemma 3, and more than half of the 49,152 of SmolLM2 (`docs/explanation/output-matrix.md`).
-const MIN_PLANES_ROWS: u64 = 100_000;
-
-/// Minimum share of all bytes, as a divisor, that an output matrix in planes has: nearly half of it need not be read.
-const PLANES_SHARE: u64 = 8;
-
 /// Packs the model at `source` (any shard of a split model) into a new file at `dest`.
 ///
 /// The new file is GGUF version 3 with the source's metadata and tensors. Tensors begin on pages and are in the order of use;
@@ -172,7 +165,7 @@ fn packed(
     let headers = source::canonical_headers(&maps, &copies)?;
     let target = Target::new(dest, options, &maps, &[])?;
 
-    let items = items(&headers, &maps);
+    let items = items(&headers, &maps, options.planes);
     let names: Vec<&str> = items.iter().map(|item| item.info.name).collect();
     let order = execution_order(&names);
     let ordered: Vec<_> = order.iter().map(|index| &items[*index].info).collect();
@@ -248,13 +241,16 @@ fn write_error(path: &Path, source: std::io::Error) -> ConvertError {
 }
 
 /// The tensors of the source, in its order.
-fn items<'m>(headers: &Headers<'m>, maps: &'m [Map]) -> Vec<PackItem<'m>> {
+fn items<'m>(headers: &Headers<'m>, maps: &'m [Map], planes: bool) -> Vec<PackItem<'m>> {
     let tied = headers.catalog.get("output.weight").is_none();
-    let all = headers.catalog.tensors.iter().map(|placed| placed.info.nbytes).sum();
+    let output = if tied { "token_embd.weight" } else { "output.weight" };
     let item = |placed: &alight_formats::split::Placed<'m>| PackItem {
         info: placed.info,
         map: &maps[placed.shard],
-        tiles: packable(&placed.info, tied).map(|ty| (ty, packing(&placed.info, ty, tied, all))),
+        tiles: packable(&placed.info, tied).map(|ty| {
+            let in_planes = planes && placed.info.name == output;
+            (ty, packing(&placed.info, ty, in_planes))
+        }),
     };
     headers.catalog.tensors.iter().map(item).collect()
 }
@@ -278,13 +274,11 @@ fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason>
     Ok(ty)
 }
 
-/// Returns the form in which a tensor of a model with `all` bytes is packed.
-fn packing(info: &TensorInfo<'_>, ty: WeightType, tied: bool, all: u64) -> Packing {
-    let output = info.name == if tied { "token_embd.weight" } else { "output.weight" };
+/// Returns the form in which a tensor is packed.
+fn packing(info: &TensorInfo<'_>, ty: WeightType, in_planes: bool) -> Packing {
     let [cols, rows, ..] = info.ne;
-    let gains = rows >= MIN_PLANES_ROWS && info.nbytes >= all / PLANES_SHARE;
     // They fit, as in `packable`.
-    match output && gains && planes::has_planes_for(ty, rows as usize, cols as usize) {
+    match in_planes && planes::has_planes_for(ty, rows as usize, cols as usize) {
         true => Packing::Planes,
         false => Packing::Tiles,
     }

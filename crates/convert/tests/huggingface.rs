@@ -332,7 +332,10 @@ fn a_folder_given_for_the_tokenizer_is_its_tokenizer_and_nothing_else() {
     };
     let out = place.path().join("out.gguf");
     let mut go_on = |_| ControlFlow::Continue(());
-    plan(&given).unwrap().write(&out, 2, Options { force: true }, &mut go_on).unwrap();
+    plan(&given)
+        .unwrap()
+        .write(&out, 2, Options { force: true, ..Options::default() }, &mut go_on)
+        .unwrap();
     let file = fs::read(&out).unwrap();
     let (made, plain) = (gguf::parse(&file).unwrap(), convert(&folder).1);
     let plain = gguf::parse(&plain).unwrap();
@@ -370,7 +373,7 @@ fn small_files_are_sources_too_wherever_they_are() {
     fs::copy(blobs.join("tokenizer.model"), &given).unwrap();
     let link = place.path().join("given");
     symlink(&given, &link).unwrap();
-    let force = Options { force: true };
+    let force = Options { force: true, ..Options::default() };
     let mut go_on = |_| ControlFlow::Continue(());
     for (tokenizer, dest) in [
         (None, folder.join("config.json")),

@@ -280,7 +280,7 @@ fn tiles_of_f8_are_multiplied_by_their_scales() {
     let conversion = Conversion::plan(&place.path().join("f32"), request).unwrap();
     let out = place.path().join("bf16.gguf");
     let mut go_on = |_| ControlFlow::Continue(());
-    conversion.write(&out, 2, Options { force: true }, &mut go_on).unwrap();
+    conversion.write(&out, 2, Options { force: true, ..Options::default() }, &mut go_on).unwrap();
     let plain = fs::read(out).unwrap();
     let (f8_parsed, parsed) = (gguf::parse(&f8).unwrap(), gguf::parse(&plain).unwrap());
     let mut compared = 0;

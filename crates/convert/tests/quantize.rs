@@ -63,7 +63,7 @@ fn make(
     mix: QuantizationMix,
     threads: usize,
 ) -> Result<(), ConvertError> {
-    let options = Options { force: true };
+    let options = Options { force: true, ..Options::default() };
     quantize(source, dest, &mix.into(), threads, options, &mut |_| ControlFlow::Continue(()))
         .map(drop)
 }
@@ -190,7 +190,7 @@ fn columns_count_as_they_were_measured() {
     });
     fs::write(&source, bytes).unwrap();
     write_imatrix(&imatrix, &[(q, 20480, 1), (down, 256, 3)]);
-    let options = Options { force: true };
+    let options = Options { force: true, ..Options::default() };
     let run = |imatrix: &Path| {
         let weighted = Quantization { imatrix: Some(imatrix), ..QuantizationMix::Q4_K_S.into() };
         quantize(&source, &dest, &weighted, 3, options, &mut |_| ControlFlow::Continue(()))
@@ -339,7 +339,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
         &dest,
         &QuantizationMix::Q8_0.into(),
         2,
-        Options { force: true },
+        Options { force: true, ..Options::default() },
         &mut |p| {
             if p.done > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         },
@@ -366,7 +366,7 @@ fn tensors_get_the_types_that_are_asked_for_and_one_line_tells_the_others() {
         embedding: Some(GgmlType::Q4_1),
     };
     let quantization = Quantization { types, ..QuantizationMix::Q2_K.into() };
-    let options = Options { force: true };
+    let options = Options { force: true, ..Options::default() };
     let (about, _) =
         quantize(&source, &dest, &quantization, 2, options, &mut |_| ControlFlow::Continue(()))
             .unwrap();
@@ -448,7 +448,7 @@ fn an_importance_matrix_that_was_measured_here_is_read() {
     let all = [one("blk.0.attn_q.weight", 512), one("blk.1.ffn_down.weight", 512)];
     fs::write(&imatrix, imatrix_file(&all, "text.txt", (3, 512)).unwrap()).unwrap();
     let weighted = Quantization { imatrix: Some(&imatrix), ..QuantizationMix::Q4_K_S.into() };
-    let options = Options { force: true };
+    let options = Options { force: true, ..Options::default() };
     quantize(&source, &dest, &weighted, 2, options, &mut |_| ControlFlow::Continue(())).unwrap();
     let made = fs::read(&dest).unwrap();
     let after = gguf::parse(&made).unwrap();

@@ -35,6 +35,11 @@ pub struct PackArgs {
     #[command(flatten)]
     pub hub: HubArgs,
 
+    /// Keep the high and the low bits of the output matrix apart: answers of a model with a large vocabulary in Q8_0 then read half of
+    /// it, unless all logits are needed (a grammar, log-probabilities, no top-k), which becomes slower, as prompts do a little
+    #[arg(long)]
+    planes: bool,
+
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -79,9 +84,10 @@ pub fn new_model() -> impl TypedValueParser<Value = PathBuf> {
 pub fn pack(args: &PackArgs) -> Outcome {
     let model = source::model_file(&args.model)?;
     let done = with_progress("packing", |on_progress| {
-        alight_convert::pack(&model, &args.output.output, args.output.options(), on_progress)
+        let options = Options { planes: args.planes, ..args.output.options() };
+        alight_convert::pack(&model, &args.output.output, options, on_progress)
     });
-    let Packed { volume, tensors, packed, packed_bytes, kept, .. } =
+    let Packed { volume, tensors, packed, packed_bytes, kept, planes, .. } =
         done.map_err(|error| match error {
             Stop::Failed(error) => Stop::Failed(source::explain(&model, error)),
             other => other,
@@ -93,6 +99,11 @@ pub fn pack(args: &PackArgs) -> Outcome {
         units::bytes(packed_bytes),
     ));
     threads::note(volume.threads);
+    if args.planes && planes.is_none() {
+        say::note(
+            "the output matrix is not in planes: it would have to be Q8_0 with a multiple of 16 rows",
+        );
+    }
     let mut reasons: BTreeMap<KeptReason, (usize, u64)> = BTreeMap::new();
     for tensor in kept {
         let (count, bytes) = reasons.entry(tensor.reason).or_default();
@@ -132,6 +143,6 @@ pub fn unpack(args: &UnpackArgs) -> Outcome {
 impl OutputArgs {
     /// Returns the options for the library.
     pub fn options(&self) -> Options {
-        Options { force: self.force }
+        Options { force: self.force, ..Options::default() }
     }
 }

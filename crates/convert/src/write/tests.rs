@@ -17,7 +17,7 @@ use crate::{ConvertError, Options};
 
 /// A target that may replace a file.
 fn target<'p>(dest: &'p Path, files: &Files) -> Target<'p> {
-    Target::new(dest, Options { force: true }, files.maps(), &[]).unwrap()
+    Target::new(dest, Options { force: true, ..Options::default() }, files.maps(), &[]).unwrap()
 }
 
 /// A tensor whose elements are split over files.

@@ -74,7 +74,7 @@ pub fn convert(folder: &Path) -> (Conversion, Vec<u8>) {
     let out = folder.with_extension("gguf");
     let conversion = Conversion::plan(folder, Request::default()).unwrap();
     let mut go_on = |_| ControlFlow::Continue(());
-    conversion.write(&out, 2, Options { force: true }, &mut go_on).unwrap();
+    conversion.write(&out, 2, Options { force: true, ..Options::default() }, &mut go_on).unwrap();
     (conversion, fs::read(out).unwrap())
 }
 
