@@ -171,7 +171,7 @@ fn came(signal: i32, terminal: &Terminal, pressed: &mut Instant) {
         say::styled(&format!("\n{LEAVES}\n{PROMPT}"));
         return;
     }
-    if signal == SIGINT && !terminal.is_edited() {
+    if signal == SIGINT && !terminal.takes_keys() {
         if !PRESSED.swap(true, Ordering::Relaxed) {
             *pressed = Instant::now();
         }

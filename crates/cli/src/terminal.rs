@@ -122,6 +122,14 @@ impl Terminal {
         self.edited.load(Ordering::SeqCst)
     }
 
+    /// Returns true if a line is being edited and Ctrl-C is a key. Where it is a signal, the line has ended, and the editor has only not returned yet;
+    /// a dumb terminal edits lines itself.
+    pub fn takes_keys(&self) -> bool {
+        let is_signal =
+            || tcgetattr(&self.tty).is_ok_and(|now| now.local_modes.contains(LocalModes::ISIG));
+        self.is_edited() && (say::is_dumb() || !is_signal())
+    }
+
     /// Returns true if this is the first Ctrl-C since the line was begun that arrives as a signal because no line is edited; the system
     /// has discarded the typed input.
     pub fn is_first_break(&self) -> bool {
