@@ -2,10 +2,12 @@
 //! mixture of experts with shared ones after leading dense layers, chosen by their sigmoids with a bias for the choice only.
 
 use super::config::Config;
-use super::deepseek::{DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SHARED_WIDTH, SPARSE};
+use super::deepseek::{
+    DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SHARED_WIDTH, SPARSE, dense_then_sparse,
+};
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, HEAD_NORMS, Layer, Mixture, More,
-    Own, Part, When, matrix, norm, vector,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, HEAD_NORMS, Mixture, More, Own,
+    Part, When, matrix, norm, vector,
 };
 use super::dimensions::MAX_WIDTH;
 use super::llama;
@@ -69,25 +71,10 @@ const TOGETHER: &str = "mlp.experts.gate_up_proj";
 const ONE_BY_ONE: &[Part] = super::describe::EXPERTS.split_at(1).1;
 const JOINED: &[Part] = super::describe::EXPERTS_TOGETHER.split_at(1).1;
 
-/// Returns a whole number, which may be 0.
-fn number(config: &Config, key: &str, default: u64) -> Result<u64, ConvertError> {
-    match config.get(key) {
-        Some(value) if *value == 0 => Ok(0),
-        _ => Ok(config.count(key, MAX_WIDTH)?.unwrap_or(default)),
-    }
-}
-
 fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> {
-    let dense = number(config, "num_dense_layers", 1)?;
-    let shared = number(config, "num_shared_experts", 2)?;
-    let layer = |n| {
-        let mut layer = Layer::with(if n < dense { DENSE } else { SPARSE });
-        if n >= dense && shared > 0 {
-            layer.traits.push(SHARED);
-        }
-        layer
-    };
-    let layers = (0..dimensions.layers).map(layer).collect();
+    let dense = config.count_or("num_dense_layers", 1, MAX_WIDTH)?;
+    let shared = config.count_or("num_shared_experts", 2, MAX_WIDTH)?;
+    let layers = dense_then_sparse(dimensions, dense, shared);
     let width = shared.saturating_mul(dimensions.of(Dim::ExpertWidth));
     if width > MAX_WIDTH {
         return Err(config.wrong(
@@ -109,8 +96,14 @@ fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), C
         ));
     }
     llama::keys(config, dimensions, own)?;
-    own.add("expert_shared_count", Entry::U32(number(config, "num_shared_experts", 2)? as u32));
-    own.add("leading_dense_block_count", Entry::U32(number(config, "num_dense_layers", 1)? as u32));
+    own.add(
+        "expert_shared_count",
+        Entry::U32(config.count_or("num_shared_experts", 2, MAX_WIDTH)? as u32),
+    );
+    own.add(
+        "leading_dense_block_count",
+        Entry::U32(config.count_or("num_dense_layers", 1, MAX_WIDTH)? as u32),
+    );
     let normed = config.get("route_norm").is_none() || config.flag("route_norm")?;
     own.add("expert_weights_norm", Entry::Bool(normed));
     let scale = config.number("route_scale", 1e-9..1e9)?.unwrap_or(1.0);

@@ -87,6 +87,14 @@ impl Config {
         found.map(Some).ok_or_else(|| self.wrong(key, value, &format!("1 to {most}")))
     }
 
+    /// Returns a whole number of at most `most`, which may be 0, or the default.
+    pub(super) fn count_or(&self, key: &str, default: u64, most: u64) -> Result<u64, ConvertError> {
+        match self.get(key) {
+            Some(value) if *value == 0 => Ok(0),
+            _ => Ok(self.count(key, most)?.unwrap_or(default)),
+        }
+    }
+
     /// Returns a number in `range`, if there is one.
     pub(super) fn number(&self, key: &str, range: Range<f64>) -> Result<Option<f64>, ConvertError> {
         let Some(value) = self.get(key) else { return Ok(None) };

@@ -198,14 +198,7 @@ pub(super) fn leading_dense(
 ) -> Result<More, ConvertError> {
     let dense = whole_number(config, "first_k_dense_replace")?.unwrap_or(default);
     let shared = whole_number(config, "n_shared_experts")?.unwrap_or(0);
-    let layer = |n| {
-        let mut layer = Layer::with(if n < dense { DENSE } else { SPARSE });
-        if n >= dense && shared > 0 {
-            layer.traits.push(SHARED);
-        }
-        layer
-    };
-    let layers = (0..dimensions.layers).map(layer).collect();
+    let layers = dense_then_sparse(dimensions, dense, shared);
     let further = whole_number(config, FURTHER)?.unwrap_or(0);
     let width = dimensions.of(Dim::ExpertWidth);
     if shared.saturating_mul(width) > MAX_WIDTH {
@@ -214,6 +207,30 @@ pub(super) fn leading_dense(
     }
     let sizes = vec![(Dim::Named(FURTHER), further), (SHARED_WIDTH, shared * width)];
     Ok(More { sizes, layers, ..More::default() })
+}
+
+/// Returns the layers, of which the first `dense` are dense; the others have `shared` shared experts.
+pub(super) fn dense_then_sparse(dimensions: &Dimensions, dense: u64, shared: u64) -> Vec<Layer> {
+    let layer = |n| {
+        let mut layer = Layer::with(if n < dense { DENSE } else { SPARSE });
+        if n >= dense && shared > 0 {
+            layer.traits.push(SHARED);
+        }
+        layer
+    };
+    (0..dimensions.layers).map(layer).collect()
+}
+
+/// As [`leading_dense`], with a bias for the choice of experts.
+pub(super) fn leading_dense_with_bias(
+    config: &Config,
+    dimensions: &Dimensions,
+    default: u64,
+) -> Result<More, ConvertError> {
+    let mut more = leading_dense(config, dimensions, default)?;
+    let sparse = more.layers.iter_mut().filter(|layer| layer.traits.contains(&SPARSE));
+    sparse.for_each(|layer| layer.traits.push(BIASED));
+    Ok(more)
 }
 
 /// Returns a whole number, which may be 0.

@@ -1,7 +1,8 @@
 //! `Dots1ForCausalLM`: rednote's dots.llm1: a mixture of experts after leading dense layers, with routing as in DeepSeek V3, and norms of each head.
 
 use super::deepseek::{
-    BIASED, CHOICE, DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SPARSE, leading_dense, routing,
+    BIASED, CHOICE, DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SPARSE, leading_dense_with_bias,
+    routing,
 };
 use super::describe::{
     ATTENTION, Architecture, Defaults, Group, HEAD_NORMS, INPUT_BIASES, Mixture, TWO_NORMS,
@@ -33,12 +34,7 @@ pub(super) const DOTS1: Architecture = Architecture {
         Group::of_layers(BIASED, &[CHOICE]),
         Group::of_layers(SHARED, SHARED_EXPERTS),
     ],
-    more: |config, dimensions| {
-        let mut more = leading_dense(config, dimensions, 0)?;
-        let sparse = more.layers.iter_mut().filter(|layer| layer.traits.contains(&SPARSE));
-        sparse.for_each(|layer| layer.traits.push(BIASED));
-        Ok(more)
-    },
+    more: |config, dimensions| leading_dense_with_bias(config, dimensions, 0),
     experts: Some(Mixture {
         count: 128,
         used: ("num_experts_per_tok", 6),

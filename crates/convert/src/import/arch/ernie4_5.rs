@@ -2,10 +2,12 @@
 //! in every layer after the leading dense ones. Queries and keys rotate in pairs of neighbours, as in GGUF.
 
 use super::config::Config;
-use super::deepseek::{DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SHARED_WIDTH, SPARSE};
+use super::deepseek::{
+    DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SHARED_WIDTH, SPARSE, dense_then_sparse,
+};
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, Layer, MATRICES, Mixture, More, Own,
-    Part, TWO_NORMS, TensorKind, either_experts_of, matrix,
+    ATTENTION, Architecture, Defaults, Dim, Dimensions, Group, MATRICES, Mixture, More, Own, Part,
+    TWO_NORMS, TensorKind, either_experts_of, matrix,
 };
 use super::dimensions::MAX_WIDTH;
 use super::llama;
@@ -80,12 +82,9 @@ const CHOICE: Part = Part {
 const FIRST: (&str, u64) = ("moe_layer_start_index", 1);
 const COUNT: (&str, u64) = ("moe_num_shared_experts", 2);
 
-/// Returns a whole number, which may be 0.
+/// Returns the number of a key, or its default.
 fn number(config: &Config, (key, default): (&str, u64)) -> Result<u64, ConvertError> {
-    match config.get(key) {
-        Some(value) if *value == 0 => Ok(0),
-        _ => Ok(config.count(key, MAX_WIDTH)?.unwrap_or(default)),
-    }
+    config.count_or(key, default, MAX_WIDTH)
 }
 
 fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> {
@@ -104,14 +103,7 @@ fn more(config: &Config, dimensions: &Dimensions) -> Result<More, ConvertError> 
             return Err(config.wrong("moe_layer_end_index", end, &expected));
         }
     }
-    let layer = |n| {
-        let mut layer = Layer::with(if n < first { DENSE } else { SPARSE });
-        if n >= first && shared > 0 {
-            layer.traits.push(SHARED);
-        }
-        layer
-    };
-    let layers = (0..dimensions.layers).map(layer).collect();
+    let layers = dense_then_sparse(dimensions, first, shared);
     let width = shared.saturating_mul(dimensions.of(Dim::ExpertWidth));
     if width > MAX_WIDTH {
         return Err(config.wrong(COUNT.0, &shared.into(), "fewer, for experts of this width"));

@@ -2,7 +2,8 @@
 //! DeepSeek V3, and half of a head rotates.
 
 use super::deepseek::{
-    BIASED, CHOICE, DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SPARSE, leading_dense, routing,
+    BIASED, CHOICE, DENSE, DENSE_PARTS, SHARED, SHARED_EXPERTS, SPARSE, leading_dense_with_bias,
+    routing,
 };
 use super::describe::{
     ATTENTION, Architecture, Defaults, Group, HEAD_NORMS, INPUT_BIASES, Mixture, TWO_NORMS_RENAMED,
@@ -36,12 +37,7 @@ pub(super) const GLM4_MOE: Architecture = Architecture {
         Group::of_layers(BIASED, &[CHOICE]),
         Group::of_layers(SHARED, SHARED_EXPERTS),
     ],
-    more: |config, dimensions| {
-        let mut more = leading_dense(config, dimensions, 1)?;
-        let sparse = more.layers.iter_mut().filter(|layer| layer.traits.contains(&SPARSE));
-        sparse.for_each(|layer| layer.traits.push(BIASED));
-        Ok(more)
-    },
+    more: |config, dimensions| leading_dense_with_bias(config, dimensions, 1),
     experts: Some(Mixture {
         count: 128,
         used: ("num_experts_per_tok", 8),

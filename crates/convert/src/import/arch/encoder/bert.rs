@@ -147,7 +147,7 @@ impl Sizes {
     }
 }
 
-/// What BERT and RoBERTa differ in.
+/// The differences between BERT and RoBERTa.
 struct BertPlan {
     sizes: Sizes,
     context: u64,
