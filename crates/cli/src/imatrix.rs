@@ -9,10 +9,11 @@ use alight_model::{MatrixInputs, Model, Session, SessionOptions};
 use alight_text::EncodeOptions;
 use anyhow::{Context, anyhow, ensure};
 
+use crate::chunks::ChunkArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::pack::new_model;
-use crate::perplexity::{batch_size, chunk_size, read_text};
+use crate::perplexity::read_text;
 use crate::{new_file, say, units};
 
 /// The output matrix, and the embedding, which may be the output.
@@ -45,18 +46,8 @@ pub struct ImatrixArgs {
     #[arg(long)]
     force: bool,
 
-    /// Tokens per chunk
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 512, value_parser = chunk_size)]
-    ctx_size: usize,
-
-    /// Use the first N chunks; -1: all
-    #[arg(long, value_name = "N", default_value_t = -1,
-          value_parser = clap::value_parser!(i64).range(-1..))]
-    chunks: i64,
-
-    /// Tokens that are computed at once
-    #[arg(short = 'b', long, value_name = "N", default_value_t = 512, value_parser = batch_size)]
-    batch_size: usize,
+    #[command(flatten)]
+    chunks: ChunkArgs,
 
     /// Measure the output matrix, too, which seldom gets few bits
     #[arg(long)]
@@ -108,10 +99,10 @@ fn tokens(model: &Model, text: &str, args: &ImatrixArgs) -> anyhow::Result<Vec<u
     let options = EncodeOptions { add_bos: None, parse_special: false };
     let tokens = model.tokenizer().encode(text, options).map_err(|e| anyhow!(e))?;
     ensure!(
-        tokens.len() >= args.ctx_size,
+        tokens.len() >= args.chunks.ctx_size,
         "the text has {} tokens, less than a chunk of {}: give a longer text or a smaller -c",
         tokens.len(),
-        args.ctx_size
+        args.chunks.ctx_size
     );
     Ok(tokens)
 }
@@ -119,26 +110,22 @@ fn tokens(model: &Model, text: &str, args: &ImatrixArgs) -> anyhow::Result<Vec<u
 /// Lets the model read the chunks. Returns their number.
 fn measure(args: &ImatrixArgs, model: &Model, tokens: &[u32]) -> Outcome<usize> {
     let began = Instant::now();
-    let all = tokens.len() / args.ctx_size;
-    let chunks = match usize::try_from(args.chunks) {
-        Ok(0) => return Err(Stop::Usage("--chunks 0 leaves nothing to measure".to_owned())),
-        Ok(n) => n.min(all),
-        Err(_) => all,
-    };
+    let all = tokens.len() / args.chunks.ctx_size;
+    let chunks = args.chunks.count(all)?;
     let options = SessionOptions {
-        context: Some(args.ctx_size),
-        batch: args.batch_size,
+        context: Some(args.chunks.ctx_size),
+        batch: args.chunks.batch_size,
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
     };
     let mut session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
     let tokenizer = model.tokenizer();
     let bos = if tokenizer.adds_bos() { tokenizer.bos() } else { None };
-    for (done, chunk) in (1..).zip(tokens.chunks_exact(args.ctx_size).take(chunks)) {
+    for (done, chunk) in (1..).zip(tokens.chunks_exact(args.chunks.ctx_size).take(chunks)) {
         let mut chunk = chunk.to_vec();
         chunk[0] = bos.unwrap_or(chunk[0]);
         session.truncate(0);
-        for piece in chunk.chunks(args.batch_size) {
+        for piece in chunk.chunks(args.chunks.batch_size) {
             // All rows are wanted, so that the last layer computes them all.
             session.feed_each(piece, &mut |_, _| ()).map_err(|e| anyhow!(e))?;
         }
@@ -159,7 +146,7 @@ fn write(
     let named = || format!("'{}'", args.output.display());
     let dataset = args.file.display().to_string();
     let bytes =
-        imatrix_file(measured, &dataset, (chunks, args.ctx_size)).map_err(|e| anyhow!(e))?;
+        imatrix_file(measured, &dataset, (chunks, args.chunks.ctx_size)).map_err(|e| anyhow!(e))?;
     let text = Some(&*args.file).filter(|text| text.is_file());
     let inputs = new_file::inputs(model.files().chain(text.map(|text| -> &Path { text })))?;
     let new = new_file::create(&args.output, args.force, &inputs, bytes.len() as u64)?;
@@ -173,7 +160,7 @@ fn report(args: &ImatrixArgs, measured: &[MeasuredTensor], chunks: usize) {
         "{}: {} matrices, measured on {chunks} chunks of {} tokens",
         args.output.display(),
         measured.len(),
-        units::grouped(args.ctx_size)
+        units::grouped(args.chunks.ctx_size)
     ));
     let none = |one: &&MeasuredTensor| one.counts.contains(&0);
     let partial: Vec<&MeasuredTensor> = measured.iter().filter(none).collect();

@@ -27,6 +27,7 @@ mod bar;
 mod batch;
 mod bench;
 mod body_options;
+mod chunks;
 mod completions;
 mod conversion;
 mod convert;

@@ -21,6 +21,7 @@ use alight_pages::Replacement;
 use alight_text::EncodeOptions;
 use anyhow::{Context, anyhow, ensure};
 
+use crate::chunks::ChunkArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::{new_file, say, text_input};
@@ -53,7 +54,7 @@ pub struct PerplexityArgs {
     file: Option<PathBuf>,
 
     /// Compare with the log-probabilities in this file, on the text that it holds
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "ctx_size")]
     kl_base: Option<PathBuf>,
 
     /// Save log-probabilities for --kl-base, 16 bits each
@@ -64,19 +65,8 @@ pub struct PerplexityArgs {
     #[arg(long, requires = "save_logits")]
     force: bool,
 
-    /// Tokens per chunk
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 512, conflicts_with = "kl_base",
-          value_parser = chunk_size)]
-    ctx_size: usize,
-
-    /// Use the first N chunks; -1: all
-    #[arg(long, value_name = "N", default_value_t = -1,
-          value_parser = clap::value_parser!(i64).range(-1..))]
-    chunks: i64,
-
-    /// Tokens that are computed at once
-    #[arg(short = 'b', long, value_name = "N", default_value_t = 512, value_parser = batch_size)]
-    batch_size: usize,
+    #[command(flatten)]
+    chunks: ChunkArgs,
 
     /// Compute each token as those of an answer are: one after the other, with activations of 16 bits
     #[arg(long, conflicts_with = "batch_size")]
@@ -97,22 +87,6 @@ impl PerplexityArgs {
     }
 }
 
-/// Parses the number of tokens of a chunk.
-pub fn chunk_size(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n @ 4..=16_777_216) => Ok(n),
-        _ => Err("expected a number from 4 to 16777216".to_owned()),
-    }
-}
-
-/// Parses the number of tokens that are computed at once.
-pub fn batch_size(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n @ 1..=4096) => Ok(n),
-        _ => Err("expected a number from 1 to 4096".to_owned()),
-    }
-}
-
 /// Runs the command.
 pub fn main(args: PerplexityArgs) -> Outcome {
     let began = Instant::now();
@@ -130,11 +104,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
         (None, Some(text)) => chunks_of(&model, text, &args)?,
         (None, None) => return Err(Stop::Usage("give a text, or --kl-base".to_owned())),
     };
-    let n_chunk = match usize::try_from(args.chunks) {
-        Ok(0) => return Err(Stop::Usage("--chunks 0 leaves nothing to measure".to_owned())),
-        Ok(n) => n.min(shape.n_chunk),
-        Err(_) => shape.n_chunk,
-    };
+    let n_chunk = args.chunks.count(shape.n_chunk)?;
     let shape = Shape { n_chunk, ..shape };
     if shape.n_ctx > model.spec().context {
         say::note(&format!(
@@ -150,7 +120,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
             model: &args.model,
             chunks: shape.n_chunk,
             n_ctx: shape.n_ctx,
-            batch: if args.decode { 1 } else { args.batch_size },
+            batch: if args.decode { 1 } else { args.chunks.batch_size },
             threads: model.threads(),
             isa: model.isa().to_string(),
             seconds: began.elapsed().as_secs_f64(),
@@ -182,12 +152,12 @@ fn measure(
     let vocab = shape.n_vocab;
     let options = SessionOptions {
         context: Some(shape.n_ctx),
-        batch: args.batch_size,
+        batch: args.chunks.batch_size,
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
     };
     let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
-    let batch = (!args.decode).then_some(args.batch_size);
+    let batch = (!args.decode).then_some(args.chunks.batch_size);
     let mut evaluation = Evaluation::new(session, shape, batch);
     let mut measured = ScoredValues::default();
     let mut saved = match &args.save_logits {
@@ -251,7 +221,7 @@ fn chunks_of(
 ) -> anyhow::Result<(Shape, Vec<u32>)> {
     let options = EncodeOptions { add_bos: None, parse_special: false };
     let tokens = model.tokenizer().encode(text, options).map_err(|e| anyhow!(e))?;
-    let n_ctx = args.ctx_size;
+    let n_ctx = args.chunks.ctx_size;
     ensure!(
         tokens.len() >= 2 * n_ctx,
         "the text has {} tokens; with chunks of {n_ctx} it needs at least {}: give a longer text \
