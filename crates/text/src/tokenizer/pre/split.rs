@@ -419,28 +419,24 @@ pub(crate) fn no_punctuation(piece: Piece<'_>, ends: &mut PartEnds<'_>) {
     let wanted = |at: usize| {
         at < piece.len() && !piece.is(at, SPACE) && !"(|.,!?…。，、।۔،)".contains(piece.char(at))
     };
-    let mut at = 0;
-    while at < piece.len() {
-        let from = at + usize::from(piece.char(at) == ' ');
-        if wanted(from) {
-            ends.cut(at);
-            at = from;
-            while wanted(at) {
-                at += 1;
-            }
-            ends.cut(at);
-        } else {
-            at += 1;
-        }
-    }
-    ends.cut(at);
+    runs_after(piece, |at| piece.char(at) == ' ', wanted, ends);
 }
 
 /// `\s?` and a run of wanted characters as parts of their own.
 fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut PartEnds<'_>) {
+    runs_after(piece, |at| piece.is(at, SPACE), wanted, ends);
+}
+
+/// Runs of wanted characters as parts of their own, with the character before them if it is one of those that `space` takes.
+fn runs_after(
+    piece: Piece<'_>,
+    space: impl Fn(usize) -> bool,
+    wanted: impl Fn(usize) -> bool,
+    ends: &mut PartEnds<'_>,
+) {
     let mut at = 0;
     while at < piece.len() {
-        let from = at + usize::from(piece.is(at, SPACE) && wanted(at + 1));
+        let from = at + usize::from(space(at) && wanted(at + 1));
         if wanted(from) {
             ends.cut(at);
             at = from;
