@@ -11,7 +11,7 @@ use super::sampler::Sampler;
 use crate::open::Model;
 
 /// Maximum number of greatest logits, and of tokens whose logits a sampler changes. Beyond them all are computed.
-const MAX_GREATEST: usize = 1024;
+pub(super) const MAX_GREATEST: usize = 1024;
 const MAX_CHANGED: usize = 2048;
 
 /// The share of the rows of the output matrix that are read whole, for all tokens of a step together, up to which that is faster than to read all: such a row

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use alight_kernels::matmul::best::Greatest;
 use alight_text::{SequenceBreakers, Tokenizer};
 
+use super::best::MAX_GREATEST;
 use super::dry::{Dry, DryOptions};
 use super::history::History;
 
@@ -382,7 +383,7 @@ impl Sampler {
         if best.id == u32::MAX { 0 } else { best.id }
     }
 
-    /// Fills `candidates` with the top-k of the logits, in descending order, or with all of them.
+    /// Fills `candidates` with the top-k of the logits, or with all of them; few of them are in descending order.
     fn gather(&mut self, logits: &[f32]) {
         self.candidates.clear();
         let k = match self.options.kept() {
@@ -402,7 +403,7 @@ impl Sampler {
         self.gather_run(&logits[from..], from, k, &mut floor);
         self.changed = changed;
         self.keep_best(k);
-        if self.options.kept() > 0 {
+        if (1..=MAX_GREATEST).contains(&self.options.kept()) {
             // In an order that does not depend on the logits that are not kept, which may not have been computed.
             self.candidates.sort_unstable_by(descending);
         }
