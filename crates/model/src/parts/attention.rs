@@ -726,10 +726,7 @@ impl Part for Attention {
                     formats,
                     threads,
                     &|_, [gate, y], scratch, put| {
-                        let each = match spec.output_gate {
-                            OutputGate::OfHeads => expand(gate, &mut scratch.row[..out_width]),
-                            _ => &mut gate[..out_width],
-                        };
+                        let each = spec.output_gate.each(gate, &mut scratch.row[..out_width]);
                         match spec.gate_function {
                             GateFunction::Sigmoid => sigmoid_mul(isa, each, y),
                             GateFunction::Softplus => {
@@ -750,11 +747,17 @@ fn clamp(x: &mut [f32], most: f32) {
     x.iter_mut().for_each(|x| *x = x.clamp(-most, most));
 }
 
-/// Repeats the gate of each head, `[heads]`, for all elements of its output: `[heads, value_dim]`.
-pub(super) fn expand<'a>(gates: &[f32], each: &'a mut [f32]) -> &'a mut [f32] {
-    let value_dim = each.len() / gates.len();
-    each.chunks_exact_mut(value_dim).zip(gates).for_each(|(each, gate)| each.fill(*gate));
-    each
+impl OutputGate {
+    /// Returns the gates of all elements of the outputs, `[heads, value_dim]`: the first of these, or, in this memory, that of a head (`[heads]`) for all
+    /// elements of its output.
+    pub(super) fn each<'a>(self, gates: &'a mut [f32], memory: &'a mut [f32]) -> &'a mut [f32] {
+        if self != OutputGate::OfHeads {
+            return &mut gates[..memory.len()];
+        }
+        let value_dim = memory.len() / gates.len();
+        memory.chunks_exact_mut(value_dim).zip(gates).for_each(|(each, gate)| each.fill(*gate));
+        memory
+    }
 }
 
 /// Splits `[rows, heads, 2, key_dim]` in the buffer `gate` into queries in `q` and gates, which are contiguous at the beginning

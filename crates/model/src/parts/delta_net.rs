@@ -21,7 +21,20 @@ use crate::parts::{MixerSpec, Part, PartSpec};
 use crate::tensors::{LayerFinder, Linear, WeightError};
 
 /// Maximum length of a head, far above any model's: a state grows with its square.
-pub(super) const MAX_HEAD: usize = 1024;
+const MAX_HEAD: usize = 1024;
+
+/// Reads the length of a head whose state is computed in blocks of columns.
+///
+/// # Errors
+/// A length that no model can have, or that is not implemented.
+pub(super) fn recurrent_head_dim(keys: &Keys<'_, '_>, key: &str) -> Result<usize, SpecError> {
+    let head_dim = keys.dimension(key, MAX_HEAD)?;
+    if !head_dim.is_multiple_of(COLUMNS) {
+        let what = "a head whose length is not a multiple of 16";
+        return Err(keys.unsupported(key, head_dim, what));
+    }
+    Ok(head_dim)
+}
 
 /// A gated delta net.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,13 +59,9 @@ impl DeltaNetSpec {
     /// A size that no model can have, or that is not implemented.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<DeltaNetSpec, SpecError> {
         let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
-        let head_dim = keys.dimension("ssm.state_size", MAX_HEAD)?;
+        let head_dim = recurrent_head_dim(keys, "ssm.state_size")?;
         let key_heads = keys.dimension("ssm.group_count", MAX_WIDTH)?;
         let value_heads = keys.dimension("ssm.time_step_rank", MAX_WIDTH)?;
-        if !head_dim.is_multiple_of(COLUMNS) {
-            let what = "a head whose length is not a multiple of 16";
-            return Err(keys.unsupported("ssm.state_size", head_dim, what));
-        }
         if !value_heads.is_multiple_of(key_heads) {
             let expected = format!("a multiple of the {key_heads} heads of keys");
             return Err(keys.value("ssm.time_step_rank", value_heads, expected));

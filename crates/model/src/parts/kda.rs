@@ -7,10 +7,9 @@
 use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{HeadRows, LinearAttention, Rows};
-use alight_kernels::recurrent::COLUMNS;
 
 use super::convolution::{Columns, Convolution, MAX_TAPS};
-use super::delta_net::{MAX_HEAD, to_length};
+use super::delta_net::{recurrent_head_dim, to_length};
 use super::routing::{sigmoid, softplus};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
@@ -42,11 +41,7 @@ impl KdaSpec {
         let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
         let heads = keys.dimension("attention.head_count", MAX_WIDTH)?;
         let key = "kda.head_dim";
-        let head_dim = keys.dimension(key, MAX_HEAD)?;
-        if !head_dim.is_multiple_of(COLUMNS) {
-            let what = "a head whose length is not a multiple of 16";
-            return Err(keys.unsupported(key, head_dim, what));
-        }
+        let head_dim = recurrent_head_dim(keys, key)?;
         if heads * head_dim > MAX_WIDTH {
             let expected = format!("at most {} for {heads} heads", MAX_WIDTH / heads);
             return Err(keys.value(key, head_dim, expected));

@@ -25,7 +25,7 @@ use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
 
-use super::attention::{OutputGate, Temperature, expand, head_dim, ignore_indexer};
+use super::attention::{OutputGate, Temperature, head_dim, ignore_indexer};
 use crate::keys::SpecError;
 use crate::keys::{Keys, MAX_WIDTH};
 use crate::norm::Norm;
@@ -542,10 +542,7 @@ impl Part for LatentAttention {
                     formats,
                     threads,
                     &|_, [gate, y], scratch, put| {
-                        let each = match spec.output_gate {
-                            OutputGate::OfHeads => expand(gate, &mut scratch.row[..width]),
-                            _ => gate,
-                        };
+                        let each = spec.output_gate.each(gate, &mut scratch.row[..width]);
                         sigmoid_mul(isa, each, y);
                         put(each);
                     },

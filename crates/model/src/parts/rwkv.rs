@@ -8,10 +8,9 @@ use std::ops::Range;
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{HeadRows, LinearAttention, Rows};
-use alight_kernels::recurrent::COLUMNS;
 use alight_kernels::{Isa, vec};
 
-use super::delta_net::{MAX_HEAD, to_length};
+use super::delta_net::{recurrent_head_dim, to_length};
 use super::routing::sigmoid;
 use super::token_shift::{pack_shifted, shift};
 use crate::keys::SpecError;
@@ -52,11 +51,7 @@ impl Rwkv7Spec {
         keys.do_not_apply(&["token_shift_count", "time_decay_extra_dim"]);
         let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
         let key = "wkv.head_size";
-        let head_dim = keys.dimension(key, MAX_HEAD)?;
-        if !head_dim.is_multiple_of(COLUMNS) {
-            let what = "a head whose length is not a multiple of 16";
-            return Err(keys.unsupported(key, head_dim, what));
-        }
+        let head_dim = recurrent_head_dim(keys, key)?;
         if !hidden.is_multiple_of(head_dim) {
             let expected = format!("a divisor of the embedding length {hidden}");
             return Err(keys.value(key, head_dim, expected));
