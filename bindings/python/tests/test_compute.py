@@ -120,7 +120,7 @@ def test_scores_are_those_of_the_command(command, tmp_path):
     vectors, path = vector_clients.models(tmp_path)
     query, documents = vector_clients.QUERY, vector_clients.TEXTS
 
-    def told(*more):
+    def scores_by_command(*more):
         lines = "".join(json.dumps(text) + "\n" for text in documents)
         done = subprocess.run([command, "rerank", path, query, "--json", *more], input=lines, capture_output=True, text=True, check=True)
         scores = {one["index"]: one["relevance_score"] for one in map(json.loads, done.stdout.splitlines())}
@@ -128,7 +128,7 @@ def test_scores_are_those_of_the_command(command, tmp_path):
 
     with alight.Model(path, threads=2) as model:
         shares, raw = model.rerank(query, documents), model.rerank(query, documents, raw=True)
-        assert shares == told() and raw == told("--raw") and len(set(raw)) == len(documents)
+        assert shares == scores_by_command() and raw == scores_by_command("--raw") and len(set(raw)) == len(documents)
         assert np.allclose(shares, 1 / (1 + np.exp(-np.array(raw))), atol=1e-15)
         assert model.rerank(query, documents[1:2]) == shares[1:2] and model.rerank(query, []) == []
         # Of a pair that is too long the document is shortened, or the call refused.

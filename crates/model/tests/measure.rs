@@ -112,7 +112,6 @@ fn every_matrix_is_measured_and_the_sums_do_not_depend_on_the_cut() {
                 continue;
             }
             let found = inputs.iter().find(|one| one.name == name);
-            // What feeds only the layers after the last, or tokens that are not computed, has none.
             let found = found.unwrap_or_else(|| panic!("{}: no {name}", spec.arch));
             assert_eq!(found.columns, shape[0], "{}: {name}", spec.arch);
             assert_eq!(found.counts.len(), shape[2..].iter().product::<usize>().max(1), "{name}");

@@ -177,7 +177,7 @@ pub fn command_line(words: &[String]) -> String {
     shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 
-/// The characters of a command line that a report has room for.
+/// Maximum number of characters of a command line in a report.
 const MAX_CHARS: usize = 60;
 
 /// A command line, shortened.
