@@ -229,7 +229,9 @@ impl From<NotHeld> for Failure {
         match why {
             NotHeld::Refused(refusal) => refusal.into(),
             NotHeld::Compiler(NoGrammar::Cancelled) => Failure::ending(),
-            NotHeld::Compiler(why @ (NoGrammar::Busy { .. } | NoGrammar::Full { .. })) => {
+            NotHeld::Compiler(
+                why @ (NoGrammar::Busy { .. } | NoGrammar::Late | NoGrammar::Full { .. }),
+            ) => {
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", why.to_string())
             }
             NotHeld::Compiler(why) => Failure::internal(why.to_string()),

@@ -21,8 +21,9 @@ const WAITING: usize = 16;
 pub const MAX_COMPILED: usize = AT_ONCE + WAITING;
 /// How long a compilation waits for its turn.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// How long its client then waits for it. It is tried first and then repeated, so a trial has half.
-const MAX_COMPILE_TIME: Duration = Duration::from_secs(10);
+/// How long its client then waits for it, on a busy machine. It is tried first and then repeated.
+pub(super) const MAX_COMPILE_TIME: Duration = Duration::from_secs(60);
+/// Processor time of a trial.
 pub(super) const MAX_TRIAL_TIME: Duration = Duration::from_secs(if cfg!(fuzzing) { 1 } else { 5 });
 /// Bytes that a compilation, and the grammar that it makes, may take.
 pub const MAX_GRAMMAR_MEMORY: usize = 256 << 20;
@@ -115,7 +116,7 @@ pub(super) fn compile(
         let late = Instant::now() >= deadline;
         if late || cancelled() {
             end.store(true, Ordering::Relaxed);
-            return Err(if late { NoGrammar::TooSlow } else { NoGrammar::Cancelled });
+            return Err(if late { NoGrammar::Late } else { NoGrammar::Cancelled });
         }
     }
 }
@@ -338,7 +339,7 @@ mod tests {
                 );
             }
         });
-        assert!(begun.elapsed() < 3 * MAX_COMPILE_TIME, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < MAX_COMPILE_TIME, "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reasons why an answer is not constrained. They do not depend on where the constraint came from: a request, a line of a batch, or an option.
 
-use super::compiling::{MAX_GRAMMAR_MEMORY, MAX_GRAMMARS_MEMORY, MAX_TRIAL_TIME};
+use super::compiling::{MAX_COMPILE_TIME, MAX_GRAMMAR_MEMORY, MAX_GRAMMARS_MEMORY, MAX_TRIAL_TIME};
 use crate::body::refusal::Refusal;
 
 /// The reason why a grammar cannot be built.
@@ -29,6 +29,9 @@ pub enum NoGrammar {
     /// Compiling it takes too long.
     #[error("it makes no grammar: it takes more than {} s to compile: make it simpler", MAX_TRIAL_TIME.as_secs())]
     TooSlow,
+    /// The machine is too busy to compile it.
+    #[error("the grammar was not compiled within {} s, since the machine is busy: try again later", MAX_COMPILE_TIME.as_secs())]
+    Late,
     /// Compiling it takes too much memory.
     #[error("it makes no grammar: it takes more than {} MiB to compile: make it simpler", MAX_GRAMMAR_MEMORY >> 20)]
     TooLarge,
@@ -76,6 +79,7 @@ impl NoGrammar {
         !matches!(
             self,
             NoGrammar::Busy { .. }
+                | NoGrammar::Late
                 | NoGrammar::Full { .. }
                 | NoGrammar::Cancelled
                 | NoGrammar::NoThread(_)

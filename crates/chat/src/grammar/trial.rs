@@ -4,6 +4,10 @@
 //! The process is a copy of this one (`fork`), so it has the vocabulary and the request without any copying. It compiles under limits of time and
 //! memory and answers with one line. Compilation is deterministic: if the copy ends in time, so does the same compilation here.
 //!
+//! Its time is processor time, where the system reports that: what is refused as too slow does not depend on what else the machine does.
+//! A copy that uses none is waiting for a lock that another thread of this process held when it was copied, such as that of a value that
+//! is made at its first use. It is ended, and another copy tries.
+//!
 //! Invariant: when [`run`] returns, the process is gone, and its memory with it.
 
 use std::fs::File;
@@ -23,7 +27,7 @@ use rustix::process::{
 /// The limits of a trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Wall-clock time. Processor time is limited to the same, rounded up, so that a process whose parent was killed ends too.
+    /// Processor time; on systems that do not report that of a child, wall-clock time.
     pub time: Duration,
     /// Bytes of private memory beyond those that this process has. Enforced by Linux; macOS ignores the limit.
     pub memory: usize,
@@ -42,7 +46,7 @@ pub(super) enum Outcome {
     TooLarge,
     /// It was ended because it is no longer needed.
     Cancelled,
-    /// It panicked, or was ended by another process.
+    /// It panicked, was ended by another process, or stood still in each of its copies.
     Failed,
 }
 
@@ -54,6 +58,11 @@ const MAX_ANSWER: usize = 4096;
 
 /// How soon a cancelled trial is ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// A copy stands still if it uses less than `LEAST_TIME` of a processor in this time.
+const STANDSTILL: Duration = Duration::from_secs(2);
+const LEAST_TIME: Duration = Duration::from_millis(10);
+/// How many copies are tried if they stand still.
+const MAX_COPIES: usize = 3;
 
 /// Runs `work` in a copy of this process, until `cancelled` is set.
 ///
@@ -62,14 +71,27 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) fn run(
     limits: Limits,
     cancelled: &AtomicBool,
-    work: impl FnOnce() -> Result<(), String>,
+    work: impl Fn() -> Result<(), String>,
 ) -> io::Result<Outcome> {
-    let deadline = Instant::now() + limits.time;
+    for _ in 0..MAX_COPIES {
+        if let Some(outcome) = run_once(limits, cancelled, &work)? {
+            return Ok(outcome);
+        }
+    }
+    Ok(Outcome::Failed)
+}
+
+/// Runs `work` in one copy; `None` if it stands still.
+fn run_once(
+    limits: Limits,
+    cancelled: &AtomicBool,
+    work: impl Fn() -> Result<(), String>,
+) -> io::Result<Option<Outcome>> {
     let (read, write) = io::pipe()?;
     let signals = BlockedSignals::new();
     // SAFETY: the child calls only `serve`, which never returns. It takes no lock that another thread of the parent may have held, except the
     // allocator's, which the C libraries of the supported systems make usable in the child of a process with threads. A child that waits
-    // for another lock ends at its deadline.
+    // for another lock stands still, and is ended.
     let forked = match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => serve(&write, limits, work),
@@ -78,26 +100,46 @@ pub(super) fn run(
     drop(signals);
     drop(write);
     let mut child = forked?;
-    let Some(answer) = read_until(read, deadline, cancelled)? else {
-        let by_caller = cancelled.load(Ordering::Relaxed);
-        return Ok(if by_caller { Outcome::Cancelled } else { Outcome::TooSlow });
+    let answer = match read_answer(read, limits.time, &child, cancelled)? {
+        Reading::All(answer) => answer,
+        Reading::Late => return Ok(Some(Outcome::TooSlow)),
+        Reading::Standstill => return Ok(None),
+        Reading::Cancelled => return Ok(Some(Outcome::Cancelled)),
     };
     let signal = child.wait().and_then(WaitStatus::terminating_signal);
     let text = || String::from_utf8_lossy(&answer[1..]).into_owned();
-    Ok(match answer.first() {
+    Ok(Some(match answer.first() {
         Some(&COMPILES) => Outcome::Compiles(text().parse().unwrap_or(0)),
         Some(&REFUSED) => Outcome::Refused(text()),
         // Rust's reaction to a failed allocation.
         None if signal == Some(Signal::ABORT.as_raw()) => Outcome::TooLarge,
-        None if signal.is_some() && Instant::now() >= deadline => Outcome::TooSlow,
+        // The system's, at the limit of processor time.
+        None if signal == Some(Signal::XCPU.as_raw()) => Outcome::TooSlow,
         _ => Outcome::Failed,
-    })
+    }))
 }
 
 /// A child process, which is killed and reaped when dropped.
 struct Child(Option<Pid>);
 
 impl Child {
+    /// Processor time that it has used; `None` where the system does not report it.
+    fn time(&self) -> Option<Duration> {
+        #[cfg(target_os = "linux")]
+        {
+            let mut clock = 0;
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: both are valid for writes; the process has not been reaped, so its number is its own.
+            let read = unsafe {
+                libc::clock_getcpuclockid(self.0?.as_raw_nonzero().get(), &mut clock) == 0
+                    && libc::clock_gettime(clock, &mut time) == 0
+            };
+            read.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
+    }
+
     /// Waits for its end. `None`: another part of this process has reaped it.
     fn wait(&mut self) -> Option<WaitStatus> {
         let child = self.0.take();
@@ -147,6 +189,7 @@ fn serve(answer: &PipeWriter, limits: Limits, work: impl FnOnce() -> Result<(), 
     // SAFETY: the default action is no function of ours.
     unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
     limit(Resource::Core, 0);
+    // If the parent is killed, this process ends nevertheless.
     limit(Resource::Cpu, limits.time.as_secs() + 1);
     if let Some(before) = before {
         limit(Resource::Data, before.saturating_add(limits.memory) as u64);
@@ -228,27 +271,49 @@ fn private_memory() -> Option<usize> {
     pages.checked_mul(alight_pages::page_size())
 }
 
-/// Reads until the other end is closed. `None`: the deadline has passed, or `cancelled` is set.
-fn read_until(
+/// What came of waiting for an answer.
+#[derive(Debug, PartialEq)]
+enum Reading {
+    /// The other end is closed; this was written before.
+    All(Vec<u8>),
+    /// The process has used up its time.
+    Late,
+    /// The process uses no processor time.
+    Standstill,
+    Cancelled,
+}
+
+/// Reads what a process writes until it closes its end.
+fn read_answer(
     mut from: PipeReader,
-    deadline: Instant,
+    time: Duration,
+    child: &Child,
     cancelled: &AtomicBool,
-) -> io::Result<Option<Vec<u8>>> {
+) -> io::Result<Reading> {
+    let begun = Instant::now();
     let mut all = Vec::new();
     let mut part = [0; MAX_ANSWER];
+    // The processor time that it had used at a moment, and that moment.
+    let (mut used, mut seen) = (Duration::ZERO, begun);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || cancelled.load(Ordering::Relaxed) {
-            return Ok(None);
+        if cancelled.load(Ordering::Relaxed) {
+            return Ok(Reading::Cancelled);
         }
-        let time = left.clamp(Duration::from_millis(1), POLL_INTERVAL).subsec_nanos();
-        let time = Timespec { tv_sec: 0, tv_nsec: time.into() };
-        let ready = retry_on_intr(|| poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&time)))?;
+        match child.time() {
+            Some(now) if now >= time => return Ok(Reading::Late),
+            Some(now) if now >= used + LEAST_TIME => (used, seen) = (now, Instant::now()),
+            Some(_) if seen.elapsed() >= STANDSTILL => return Ok(Reading::Standstill),
+            None if begun.elapsed() >= time => return Ok(Reading::Late),
+            _ => {}
+        }
+        let interval = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.subsec_nanos().into() };
+        let ready =
+            retry_on_intr(|| poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&interval)))?;
         if ready == 0 {
             continue;
         }
         match from.read(&mut part) {
-            Ok(0) => return Ok(Some(all)),
+            Ok(0) => return Ok(Reading::All(all)),
             Ok(n) => all.extend_from_slice(&part[..n]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -258,6 +323,8 @@ fn read_until(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     const LIMITS: Limits = Limits { time: Duration::from_secs(20), memory: 64 << 20 };
@@ -283,11 +350,70 @@ mod tests {
             std::hint::spin_loop();
         };
         assert_eq!(run(limits, &NEVER, forever).unwrap(), Outcome::TooSlow);
-        let sleeps = || loop {
-            std::thread::sleep(Duration::from_secs(1));
-        };
-        assert_eq!(run(limits, &NEVER, sleeps).unwrap(), Outcome::TooSlow);
         assert!(begun.elapsed() < LIMITS.time, "{:?}", begun.elapsed());
+    }
+
+    /// A lock that another thread holds at the time of the copy is never released in the copy.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_copy_that_waits_for_a_lock_is_replaced() {
+        let lock = Mutex::new(());
+        let takes_it = || {
+            drop(lock.lock());
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let (send, held) = std::sync::mpsc::channel();
+            let lock = &lock;
+            scope.spawn(move || {
+                let guard = lock.lock().unwrap();
+                send.send(()).unwrap();
+                std::thread::sleep(STANDSTILL / 2);
+                drop(guard);
+            });
+            held.recv().unwrap();
+            let outcome = run(LIMITS, &NEVER, takes_it).unwrap();
+            assert!(matches!(outcome, Outcome::Compiles(_)), "{outcome:?}");
+        });
+        let guard = lock.lock();
+        assert_eq!(run(LIMITS, &NEVER, takes_it).unwrap(), Outcome::Failed);
+        drop(guard);
+    }
+
+    /// What this process has used.
+    #[cfg(target_os = "linux")]
+    fn processor_time() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: it is valid for writes.
+        unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    /// Other work on the same processor takes none of the time of a trial.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn time_is_processor_time() {
+        let ended = AtomicBool::new(false);
+        let (outcome, used) = std::thread::scope(|scope| {
+            let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let limits = Limits { time: Duration::from_secs(1), ..LIMITS };
+            let begun = Instant::now();
+            let half = || {
+                while processor_time() < Duration::from_millis(500) {}
+                Ok(())
+            };
+            let outcome = run(limits, &NEVER, half).unwrap();
+            ended.store(true, Ordering::Relaxed);
+            (outcome, begun.elapsed())
+        });
+        assert!(matches!(outcome, Outcome::Compiles(_)), "{outcome:?} after {used:?}");
     }
 
     #[test]
@@ -339,9 +465,18 @@ mod tests {
         });
         std::thread::sleep(Duration::from_millis(300));
         drop(write);
-        let closed = read_until(read, Instant::now() + Duration::from_secs(3), &NEVER).unwrap();
-        assert_eq!(closed, Some(Vec::new()));
-        assert_eq!(trial.join().unwrap().unwrap(), Outcome::TooSlow);
+        let mut all = Vec::new();
+        let closed = std::thread::spawn(move || {
+            let mut read = read;
+            read.read_to_end(&mut all).map(|_| all)
+        });
+        let late = Instant::now() + STANDSTILL / 2;
+        while !closed.is_finished() {
+            assert!(Instant::now() < late, "it is still open in the child");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(closed.join().unwrap().unwrap(), b"");
+        assert_eq!(trial.join().unwrap().unwrap(), Outcome::Failed);
         drop(begun);
     }
 }

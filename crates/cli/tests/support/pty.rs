@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use rustix::pty::{grantpt, ptsname, unlockpt};
@@ -150,12 +150,19 @@ impl Pty {
     /// Waits for its end, and takes what it showed until then.
     pub fn end(&mut self) -> ExitStatus {
         let status = ended(&mut self.child);
-        // What was written before the end is on its way.
-        let more = std::time::Duration::from_millis(300);
+        // What was written before the end may still be on its way, for as long as the machine is busy; what is written now comes after it.
+        const MARK: &[u8] = b"\x00that was all\x00";
+        self.slave.write_all(MARK).unwrap();
+        let until = Instant::now() + PATIENCE;
         loop {
-            match self.pieces.recv_timeout(more) {
+            let mark = self.shown.windows(MARK.len()).rposition(|part| part == MARK);
+            if let Some(at) = mark {
+                self.shown.drain(at..at + MARK.len());
+                return status;
+            }
+            match self.pieces.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(piece) => self.shown.extend(piece),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return status,
+                Err(error) => panic!("{error}: the terminal keeps back what was written to it"),
             }
         }
     }
