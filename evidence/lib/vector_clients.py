@@ -91,6 +91,11 @@ class VectorClients:
         for name, client in (("Client", cohere.Client), ("ClientV2", cohere.ClientV2)):
             found = client("none", base_url=self.address).rerank(model="scores", query=QUERY, documents=TEXTS, top_n=2)
             self.ranks(f"cohere.{name}", [(one.index, one.relevance_score) for one in found.results], 2)
+        first = cohere.Client("none", base_url=self.address).embed(model="vectors", texts=TEXTS, input_type="search_document")
+        self.embeds("cohere.Client.embed", first.embeddings)
+        second = cohere.ClientV2("none", base_url=self.address)
+        found = second.embed(model="vectors", texts=TEXTS, input_type="search_query", embedding_types=["float", "ubinary"])
+        self.embeds("cohere.ClientV2.embed", found.embeddings.float_)
 
     def with_langchain_openai(self) -> None:
         from langchain_openai import OpenAIEmbeddings
@@ -106,13 +111,15 @@ class VectorClients:
         self.embeds("LangChain OllamaEmbeddings", embeddings.embed_documents(TEXTS), embeddings.embed_query(TEXTS[0]))
 
     def with_langchain_cohere(self) -> None:
-        from langchain_cohere import CohereRerank
+        from langchain_cohere import CohereEmbeddings, CohereRerank
         from langchain_core.documents import Document
 
         rerank = CohereRerank(base_url=self.address, cohere_api_key="none", model="scores", top_n=3)
         found = rerank.rerank(TEXTS, QUERY)
         self.ranks("LangChain CohereRerank", [(one["index"], one["relevance_score"]) for one in found], 3)
         documents = rerank.compress_documents([Document(page_content=text) for text in TEXTS], QUERY)
+        embeddings = CohereEmbeddings(base_url=self.address, cohere_api_key="none", model="vectors")
+        self.embeds("LangChain CohereEmbeddings", embeddings.embed_documents(TEXTS), embeddings.embed_query(TEXTS[0]))
         self.ranks("LangChain CohereRerank, documents", [(TEXTS.index(one.page_content), one.metadata["relevance_score"]) for one in documents], 3)
 
     def with_llama_index_openai(self) -> None:

@@ -212,6 +212,54 @@ fn every_protocol_has_the_same_vectors() {
         let tei = server.post("/embed", &body).json();
         assert_eq!([vector(&tei[0]), vector(&tei[1])], known);
     }
+    let part = |text: &Value| json!({"content": [{"type": "text", "text": text}]});
+    let parts: Value = texts.as_array().unwrap().iter().map(part).collect();
+    let types = json!(["float", "base64", "ubinary", "binary"]);
+    let cohere = server.post(
+        "/v2/embed",
+        &json!({"model": "model", "inputs": parts, "input_type": "clustering", "embedding_types": types}),
+    );
+    let cohere = cohere.json();
+    assert_eq!(
+        (&cohere["texts"], &cohere["response_type"]),
+        (&texts, &json!("embeddings_by_type"))
+    );
+    let all = &cohere["embeddings"];
+    for (i, known) in known.iter().enumerate() {
+        assert_eq!(vector(&all["float"][i]), *known);
+        for (j, byte) in all["ubinary"][i].as_array().unwrap().iter().enumerate() {
+            let bits = known[8 * j..].iter().take(8).enumerate();
+            let expected: u64 = bits.map(|(k, x)| u64::from(*x > 0.0) << (7 - k)).sum();
+            assert_eq!(byte.as_u64(), Some(expected));
+            assert_eq!(all["binary"][i][j].as_i64(), Some(expected as i64 - 128));
+        }
+    }
+    assert_eq!(all["base64"][0], encoded);
+    // The model has a prompt of queries and none of clusters.
+    let query = json!({"model": "model", "input": "a cat", "prompt_name": "query"});
+    let query = vector(&server.post("/v1/embeddings", &query).json()["data"][0]["embedding"]);
+    let same = json!({"model": "model", "texts": ["a cat"], "input_type": "search_query"});
+    assert_eq!(vector(&server.post("/v2/embed", &same).json()["embeddings"]["float"][0]), query);
+    assert_ne!(query, known[0]);
+    assert_eq!(cohere["meta"]["billed_units"], json!({"input_tokens": 7}));
+    let first = server.post("/v1/embed", &json!({"model": "model", "texts": texts})).json();
+    assert_eq!(first["response_type"], "embeddings_floats");
+    assert_eq!([vector(&first["embeddings"][0]), vector(&first["embeddings"][1])], known);
+    for (field, value, said) in [
+        ("embedding_types", json!(["int8"]), "no scale"),
+        ("input_type", json!("question"), "search_query"),
+        ("truncate", json!("START"), "END"),
+        ("output_dimension", json!(10_000), "output_dimension"),
+        ("images", json!(["data:"]), "only text"),
+        ("texts", json!([1]), "expected a text"),
+        ("texts", json!([]), "at least one"),
+    ] {
+        let mut body = json!({"model": "model", "texts": texts});
+        body[field] = value;
+        let refused = server.post("/v2/embed", &body);
+        assert_eq!(refused.status, 400, "{field}");
+        assert!(refused.text().contains(said), "{field}: {}", refused.text());
+    }
     let ollama = server.post("/api/embed", &json!({"model": "model", "input": texts})).json();
     assert_eq!([vector(&ollama["embeddings"][0]), vector(&ollama["embeddings"][1])], known);
     let older =
@@ -223,6 +271,11 @@ fn every_protocol_has_the_same_vectors() {
     assert_eq!(refused.status, 400);
     let cut = server.post("/api/embed", &json!({"model": "model", "input": long}));
     assert_eq!((cut.status, &cut.json()["prompt_eval_count"]), (200, &json!(LONGEST)));
+    let limit = json!({"model": "model", "texts": [long], "max_tokens": 5});
+    let cut = server.post("/v2/embed", &limit).json();
+    assert_eq!(cut["meta"]["billed_units"], json!({"input_tokens": 5}));
+    let whole = json!({"model": "model", "texts": [long], "truncate": "NONE"});
+    assert_eq!(server.post("/v2/embed", &whole).status, 400);
     let tei = server.post("/embed", &json!({"model": "model", "inputs": long}));
     assert_eq!((tei.status, &tei.json()["error_type"]), (400, &json!("Validation")));
 

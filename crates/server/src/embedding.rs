@@ -41,6 +41,8 @@ pub(crate) struct VectorRules {
     pub(crate) cut: bool,
     /// The scale of a vector.
     pub(crate) normalization: Normalization,
+    /// The maximum number of tokens of a text, if it is below the model's.
+    pub(crate) max_tokens: Option<usize>,
 }
 
 /// Texts to be embedded.
@@ -81,6 +83,7 @@ pub(crate) fn take(
         dimensions,
         prompt_name: fields.string("prompt_name")?,
         truncate: rules.cut,
+        max_tokens: rules.max_tokens,
         ..VectorOptions::default()
     };
     let (vocabulary, context) = (serving.vocabulary(), serving.worker.context());

@@ -192,6 +192,31 @@ pub(crate) static TEI_EMBED: Endpoint = Endpoint {
     ]],
 };
 
+pub(crate) static COHERE_EMBED: Endpoint = Endpoint {
+    path: "/v2/embed",
+    within: "",
+    fields: &[&[
+        taken("model", "one of the served models"),
+        taken("texts", "the texts"),
+        taken("inputs", "the same, each as `content` of one part of type `text`"),
+        taken(
+            "input_type",
+            "the prompt of the model's file for it, if there is one, precedes each text",
+        ),
+        taken("embedding_types", "`float`, `base64`, `binary` or `ubinary`, also several"),
+        taken("output_dimension", "how many leading numbers of a vector are kept"),
+        taken("pooling", POOLING),
+        taken("prompt_name", PROMPT_NAME),
+        taken(
+            "truncate",
+            "`END`: a text that is too long is cut (the default); `NONE`: it is refused",
+        ),
+        taken("max_tokens", "the largest number of tokens of a text"),
+        refused("images", &["[]"], NO_IMAGES),
+        ignored("priority", "requests are answered in their order"),
+    ]],
+};
+
 pub(crate) static EMBEDDINGS: Endpoint = Endpoint {
     path: "/v1/embeddings",
     within: "",
@@ -498,7 +523,7 @@ mod tests {
             "Ollama",
             &[&OLLAMA_CHAT, &OLLAMA_GENERATE, &OLLAMA_OPTIONS, &OLLAMA_EMBED, &OLLAMA_EMBEDDINGS],
         ),
-        ("rerankers", &[&RERANK, &TEI_EMBED]),
+        ("rerankers", &[&RERANK, &TEI_EMBED, &COHERE_EMBED]),
         ("llama-server", &[&COMPLETION, &INFILL, &TOKENIZE, &DETOKENIZE]),
     ];
 

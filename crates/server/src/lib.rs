@@ -42,6 +42,7 @@ mod anthropic;
 mod apart;
 mod asking;
 mod client_errors;
+mod cohere;
 mod embedding;
 mod ending;
 mod endpoints;

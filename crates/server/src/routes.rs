@@ -6,7 +6,7 @@ use hyper::{Method, StatusCode};
 
 use crate::failure::{ErrorFormat, Failure};
 use crate::http::{Answered, Call};
-use crate::{anthropic, health, llama, ollama, openai, page, rerank, tei};
+use crate::{anthropic, cohere, health, llama, ollama, openai, page, rerank, tei};
 
 /// The function that answers a request.
 type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
@@ -65,6 +65,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/reranking"        key  Failure::openai => rerank::answer,
     POST "/v2/rerank"        key  Failure::openai => rerank::answer,
     POST "/embed"            key  Failure::tei => tei::answer,
+    POST "/v2/embed"         key  Failure::openai => cohere::answer,
 
     POST "/messages"              key Failure::anthropic => anthropic::messages::answer,
     POST "/messages/count_tokens" key Failure::anthropic => anthropic::count_tokens::answer,

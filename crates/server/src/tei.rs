@@ -1,4 +1,4 @@
-//! `POST /embed`, of Text Embeddings Inference.
+//! `POST /embed`, of Text Embeddings Inference; with `texts` it is that of Cohere's first version ([`crate::cohere`]).
 
 use std::sync::Arc;
 
@@ -7,11 +7,15 @@ use alight_chat::vectors::Normalization;
 use hyper::StatusCode;
 
 use crate::asking;
+use crate::cohere;
 use crate::embedding::{self, ManyVectors, VectorRules};
 use crate::endpoints;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
+    if call.object().is_ok_and(|body| body.contains_key("texts") && !body.contains_key("inputs")) {
+        return cohere::first(call).await;
+    }
     let server = Arc::clone(&call.server);
     let texts = call.apart(|call| {
         let mut fields = Fields::new(call.declared(&endpoints::TEI_EMBED)?);
@@ -23,7 +27,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
             call,
             serving,
             &mut fields,
-            VectorRules { input: "inputs", cut, normalization },
+            VectorRules { input: "inputs", cut, normalization, max_tokens: None },
         )
     });
     let ManyVectors { all, .. } = texts.await?.vectors(&server).await?;

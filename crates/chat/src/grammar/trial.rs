@@ -58,9 +58,9 @@ const MAX_ANSWER: usize = 4096;
 
 /// How soon a cancelled trial is ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A copy stands still if it uses less than `LEAST_TIME` of a processor in this time.
+/// A copy stands still if it uses less than `MIN_TIME` of a processor in this time.
 const STANDSTILL: Duration = Duration::from_secs(2);
-const LEAST_TIME: Duration = Duration::from_millis(10);
+const MIN_TIME: Duration = Duration::from_millis(10);
 /// How many copies are tried if they stand still.
 const MAX_COPIES: usize = 3;
 
@@ -271,7 +271,7 @@ fn private_memory() -> Option<usize> {
     pages.checked_mul(alight_pages::page_size())
 }
 
-/// What came of waiting for an answer.
+/// The outcome of waiting for an answer.
 #[derive(Debug, PartialEq)]
 enum Reading {
     /// The other end is closed; this was written before.
@@ -301,7 +301,7 @@ fn read_answer(
         }
         match child.time() {
             Some(now) if now >= time => return Ok(Reading::Late),
-            Some(now) if now >= used + LEAST_TIME => (used, seen) = (now, Instant::now()),
+            Some(now) if now >= used + MIN_TIME => (used, seen) = (now, Instant::now()),
             Some(_) if seen.elapsed() >= STANDSTILL => return Ok(Reading::Standstill),
             None if begun.elapsed() >= time => return Ok(Reading::Late),
             _ => {}
@@ -380,7 +380,7 @@ mod tests {
         drop(guard);
     }
 
-    /// What this process has used.
+    /// The processor time that this process has used.
     #[cfg(target_os = "linux")]
     fn processor_time() -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -16,8 +16,12 @@ use crate::endpoints;
 use crate::http::{self, Answered, Call};
 
 /// As both are read.
-const RULES: VectorRules =
-    VectorRules { input: "input", cut: true, normalization: Normalization::Norm(2) };
+const RULES: VectorRules = VectorRules {
+    input: "input",
+    cut: true,
+    normalization: Normalization::Norm(2),
+    max_tokens: None,
+};
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let (began, server) = (Instant::now(), Arc::clone(&call.server));

@@ -48,7 +48,7 @@ fn begun(call: &Call) -> Result<(Texts, bool), Failure> {
     })?;
     let normalization = embedding::normalization(&mut fields)?.unwrap_or(Normalization::Norm(2));
     let cut = fields.truth("truncate")?.unwrap_or(false);
-    let rules = VectorRules { input: "input", cut, normalization };
+    let rules = VectorRules { input: "input", cut, normalization, max_tokens: None };
     let texts = embedding::take(call, serving, &mut fields, rules)?;
     Ok((texts, encoded.unwrap_or(false)))
 }
