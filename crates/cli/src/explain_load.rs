@@ -17,7 +17,7 @@ pub fn decision(model: &Model) {
         false => "none".to_owned(),
     };
     say::line(&format!("repack  {repack}: {}", report.repack_reason));
-    if let Some(slots) = &report.slots {
+    if let Some(slots) = report.slots.as_ref().filter(|slots| !slots.streamed) {
         let chosen = model.spec().expert_layers().map(|experts| experts.routing.used).sum();
         say::line(&expected(slots, chosen));
     }
@@ -78,8 +78,16 @@ pub fn outcome(model: &Model) {
     say::plain(&done(&model.load_report()));
 }
 
+/// Returns the outcome for weights that are read when they are needed, after the word for what they are.
+pub fn slots(slots: &SlotsReport) -> (&'static str, String) {
+    match slots.streamed {
+        true => ("layers", layers(slots)),
+        false => ("experts", experts(slots)),
+    }
+}
+
 /// Returns the outcome for experts that are read as they are chosen.
-pub fn experts(slots: &SlotsReport) -> String {
+fn experts(slots: &SlotsReport) -> String {
     let (sizes, counts) = (&slots.sizes, &slots.counts);
     let cached = match counts.cached {
         0 => String::new(),
@@ -100,6 +108,23 @@ pub fn experts(slots: &SlotsReport) -> String {
         units::bytes(counts.unwanted_bytes),
         counts.brought,
         counts.reads,
+        units::duration(counts.waited.as_secs_f64()),
+    )
+}
+
+/// Returns the outcome for layers that are read as they are computed.
+fn layers(slots: &SlotsReport) -> String {
+    let (sizes, counts) = (&slots.sizes, &slots.counts);
+    format!(
+        "{} of {} matrices fit into memory, {}; {} of {} that were needed were there ({}); {} read, of {} matrices; steps waited {} for them",
+        sizes.slots,
+        sizes.pieces,
+        units::bytes(sizes.bytes),
+        counts.hits,
+        counts.wanted,
+        units::percent(counts.hits, counts.wanted.max(1)),
+        units::bytes(counts.read_bytes),
+        counts.brought,
         units::duration(counts.waited.as_secs_f64()),
     )
 }
@@ -151,8 +176,8 @@ fn done(report: &LoadReport) -> String {
     }
     parts.push(format!("steps waited {} for it", time(report.waited)));
     let mut text = format!("loaded  {}", parts.join(", "));
-    if let Some(slots) = &report.slots {
-        text += &format!("\nexperts {}", experts(slots));
+    if let Some((of, counts)) = report.slots.as_ref().map(slots) {
+        text += &format!("\n{of:8}{counts}");
     }
     for fallback in &report.fallbacks {
         text += &format!("\n        {fallback}");

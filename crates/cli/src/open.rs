@@ -63,7 +63,7 @@ pub struct HowArgs {
     #[arg(long)]
     lock: bool,
 
-    /// Memory that the model may take, such as 8G: of a mixture of experts that is larger, experts are read when they are chosen
+    /// Memory that the model may take, such as 8G: of one that is larger, experts are read when they are chosen, or layers when they are computed
     /// [default: what is available]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     memory: Option<u64>,
@@ -185,12 +185,16 @@ pub fn mapped(maps: &[Arc<Map>], args: &EngineArgs) -> Outcome<Model> {
     noted(explained(model.map_err(|error| anyhow!(error))?, args)?, args)
 }
 
-/// Returns the model, after a note on options that do not apply to it.
+/// Returns the model, after a note on a limit that is not kept.
 fn noted(model: Model, args: &EngineArgs) -> Outcome<Model> {
-    if args.memory.is_some() && model.spec().expert_layers().next().is_none() {
-        say::note(
-            "--memory changes nothing: this model is not a mixture of experts, and each token needs all of its weights",
-        );
+    let report = model.load_report();
+    let weights: u64 = report.files.iter().map(|file| file.weights).sum();
+    if args.memory.is_some_and(|memory| memory < weights) && report.slots.is_none() {
+        say::note(&format!(
+            "--memory changes nothing, though the weights take {}: {}",
+            units::bytes(weights),
+            report.reason()
+        ));
     }
     Ok(model)
 }

@@ -153,9 +153,10 @@ fn numbers_that_would_wrap_are_wrong_usage_and_what_is_not_to_be_had_an_error() 
         }
     }
     alight(&["run", &model, "--raw", "a", "--memory", "8"]).fails_as_usage("such as 8G");
-    let run = ["run", &model, "--raw", "a", "-n", "1", "--memory", "8G"];
+    let run = ["run", &model, "--raw", "a", "-n", "1", "--load", "mmap", "--memory", "1k"];
     let out = alight(&run).succeeds();
     assert!(out.stderr.contains("--memory changes nothing"), "{}", out.stderr);
+    assert!(out.stderr.contains("--load mmap was given"), "{}", out.stderr);
 }
 
 #[test]

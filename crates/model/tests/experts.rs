@@ -17,7 +17,7 @@ use crate::disk;
 use alight_testing::models::{self, Moe, Spec, tokens};
 use alight_testing::packed::{new, packed};
 
-fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, ModelError> {
+pub fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, ModelError> {
     Model::open(path, &OpenOptions { threads: Some(threads), memory, ..OpenOptions::default() })
 }
 
@@ -37,7 +37,7 @@ pub fn least(path: &Path) -> [u64; 2] {
 }
 
 /// Logits after a prompt, of an answer, and of a second prompt; and the logits of several sequences.
-fn answers(model: &Model) -> Vec<u32> {
+pub fn answers(model: &Model) -> Vec<u32> {
     let vocab = model.spec().vocab;
     let mut bits = Vec::new();
     let mut session = Session::new(model, &SessionOptions::default()).unwrap();

@@ -43,6 +43,7 @@ mod refusals;
 mod sampler_behaviour;
 mod shards;
 mod speculate;
+mod streamed;
 mod unread_keys;
 mod vectors;
 

@@ -61,7 +61,9 @@ struct Account {
     /// In bytes, at the end.
     held: Option<Held>,
     /// Null if all weights are in memory, or in the map of their file.
-    experts: Option<ExpertStatistics>,
+    experts: Option<SlotStatistics>,
+    /// The same of the matrices of layers that are read as they are computed.
+    layers: Option<SlotStatistics>,
     /// In bytes, at the end; null if the system does not provide it.
     memory: Memory,
     faults: FaultCounts,
@@ -71,10 +73,10 @@ struct Account {
     phases: Vec<Phase>,
 }
 
-/// Statistics of experts that were read when they were chosen.
+/// Statistics of experts that were read when they were chosen, or of matrices of layers that were read when they were computed.
 #[derive(Debug, Serialize)]
-struct ExpertStatistics {
-    /// Experts of all layers, the number of them that fit into memory, and the bytes of those.
+struct SlotStatistics {
+    /// All of them, the number of them that fit into memory, and the bytes of those.
     all: usize,
     slots: usize,
     bytes: u64,
@@ -91,9 +93,9 @@ struct ExpertStatistics {
     waited_ms: f64,
 }
 
-impl ExpertStatistics {
-    fn of(SlotsReport { sizes, counts, .. }: &SlotsReport) -> ExpertStatistics {
-        ExpertStatistics {
+impl SlotStatistics {
+    fn of(SlotsReport { sizes, counts, .. }: &SlotsReport) -> SlotStatistics {
+        SlotStatistics {
             all: sizes.pieces,
             slots: sizes.slots,
             bytes: sizes.bytes,
@@ -197,9 +199,7 @@ pub fn json<'a>(
             total_ms: answer.written.last().map_or_else(|| ms(started.elapsed()), since),
             token_ms: answer.steps().map(ms).collect(),
         },
-        account: engine.load.map(|load| {
-            account(load, engine.held, engine.experts.as_ref().map(ExpertStatistics::of), phases)
-        }),
+        account: engine.load.map(|load| account(load, engine.held, engine.slots.as_ref(), phases)),
         record: None,
     }
 }
@@ -207,14 +207,17 @@ pub fn json<'a>(
 fn account(
     load: Load,
     held: Option<Held>,
-    experts: Option<ExpertStatistics>,
+    slots: Option<&SlotsReport>,
     phases: &Phases,
 ) -> Account {
     let used = Usage::of_self();
+    let statistics =
+        |streamed| slots.filter(|slots| slots.streamed == streamed).map(SlotStatistics::of);
     Account {
         load,
         held,
-        experts,
+        experts: statistics(false),
+        layers: statistics(true),
         memory: Memory::of_self(),
         faults: FaultCounts {
             minor: used.minor_faults,
@@ -304,15 +307,14 @@ pub fn human(
     match engine.load {
         Some(_) => {
             let memory = engine.held.map(|held| format!("{}\n", memory::line(held)));
-            let experts = engine.experts.as_ref();
-            let experts =
-                experts.map(|slots| format!("experts      {}\n", explain_load::experts(slots)));
+            let slots = engine.slots.as_ref().map(explain_load::slots);
+            let slots = slots.map(|(of, text)| format!("{of:13}{text}\n"));
             let output = engine.output.as_ref().map(output_line);
             format!(
                 "{text}\n{}{}{}{}",
                 memory.unwrap_or_default(),
                 output.unwrap_or_default(),
-                experts.unwrap_or_default(),
+                slots.unwrap_or_default(),
                 phases::table(account.list(), say::columns())
             )
         }

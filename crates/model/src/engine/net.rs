@@ -29,6 +29,7 @@ use alight_kernels::matmul::{ActivationFormats, Precision, RowCounts};
 use alight_kernels::parallel::{Rows, multiply_greatest};
 use alight_kernels::rope::RopeTable;
 use alight_kernels::{gate, vec};
+use alight_pages::slots::HeldGroup;
 
 use crate::cache::{Cache, CacheError};
 use crate::cancel::Cancel;
@@ -99,6 +100,13 @@ impl<'m> Net<'m> {
             true => Ok(()),
             false => Err(StepError::Cancelled),
         }
+    }
+
+    /// Has the weights of a layer in memory until the result is dropped.
+    fn hold(&self, layer: usize) -> Option<HeldGroup<'m>> {
+        // The layers of a predictor are not among those that are streamed.
+        let of_model = self.weights.join.is_none();
+        of_model.then(|| self.store.hold_layer(layer, &|| self.cancel.is_cancelled())).flatten()
     }
 
     /// Checks that keys and values can be stored as `ty`.
@@ -221,6 +229,7 @@ impl<'m> Net<'m> {
         for (index, (spec, w)) in self.spec.layers.iter().zip(self.weights.layers).enumerate() {
             self.check_cancelled()?;
             self.wait(arrival::layer(index))?;
+            let _held = self.hold(index);
             step.layer = index;
             step.next_experts = self.store.slots().and_then(|_| self.experts_after(index));
             step.last = !all && last_filled.is_some_and(|(last, _)| last == index);

@@ -3,35 +3,14 @@
 use std::sync::Arc;
 
 use alight_formats::packed::PART_ALIGNMENT;
-use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
 use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span, join};
-use alight_pages::{
-    Facts, Kind, LimitSource, LoadRequest, Map, ReadMethod, choose, is_marked_by_others,
-};
+use alight_pages::{Facts, LoadRequest, Map, ReadMethod, choose, is_marked_by_others};
 
+use super::shortage::{ALIGN, Planned, Shortage};
 use super::{FileReport, Load, LoadReport, Repack, Wanted};
-use crate::store::budget::MemoryBudget;
 use crate::store::{InSlots, LoadError, Storage};
 use crate::tensors::MatrixRef;
 use crate::weights::Weights;
-
-/// Experts that will be loaded into slots.
-pub(super) struct Planned {
-    pub(super) groups: Groups,
-    /// Maximum memory of the slots in bytes.
-    pub(super) budget: u64,
-    /// Expected memory of everything else in bytes.
-    pub(super) sequence_bytes: u64,
-    /// How they are read.
-    pub(super) options: SlotOptions,
-}
-
-/// The share of a control group's remaining memory that weights may use alongside slots. The group itself protects the rest of the machine, and the
-/// memory of a sequence is already counted: this reserves memory for everything uncounted.
-const GROUP_SHARE: f64 = 0.95;
-
-/// Maximum alignment of reads, as far as is known before the file is opened for them.
-const ALIGN: usize = 4096;
 
 /// Decides if experts are loaded into slots; if so, marks their matrices and changes how the other weights are read.
 ///
@@ -42,36 +21,9 @@ pub(super) fn plan(
     weights: &mut Weights,
     wanted: &Wanted,
     maps: &[Arc<Map>],
+    (shortage, groups): (&Shortage, Groups),
 ) -> Result<Option<Planned>, LoadError> {
-    let Some(facts) = report.files.iter().map(|file| &file.facts).min_by_key(|f| f.available)
-    else {
-        return Ok(None);
-    };
-    let part = |share: f64| (share * facts.available as f64) as u64;
-    let in_group = matches!(facts.limit_source, LimitSource::Cgroup(_));
-    let (enough, budget, limit) = match wanted.memory {
-        Some(memory) => {
-            let budget = memory.min(facts.available);
-            (budget, budget, format!("--memory {memory}"))
-        }
-        None => {
-            let share = if in_group { GROUP_SHARE } else { FITS_SHARE };
-            (part(FITS_SHARE), part(share), facts.limit_source.to_string())
-        }
-    };
-    let warm = wanted.memory.is_none() && facts.cached_share() >= WARM_SHARE;
-    let in_memory = facts.filesystem.kind == Kind::Memory;
-    // A user who requests all weights locked, without a limit, gets an error if they do not fit.
-    let all_locked = wanted.lock && wanted.memory.is_none();
-    let all: u64 = weights.matrices().map(MatrixRef::len).sum();
-    let fits = all + wanted.sequence_bytes <= enough;
-    if wanted.load != Load::Auto || warm || in_memory || all_locked || fits {
-        return Ok(None);
-    }
-    let groups = groups(weights);
-    if groups.is_empty() {
-        return Ok(None);
-    }
+    let &Shortage { all, budget, ref limit, .. } = shortage;
     let experts: u64 =
         weights.matrices().filter(|matrix| matrix.fits_slots()).map(MatrixRef::len).sum();
     let always = all - experts + wanted.sequence_bytes;
@@ -89,9 +41,14 @@ pub(super) fn plan(
     let shared = direct && (wanted.slots.shared || others());
     if least > left && !shared {
         // Without a limit, the map is used as well as possible.
-        let Some(_) = wanted.memory else { return Ok(None) };
-        let path = report.files[0].path.clone();
-        return Err(LoadError::TooFewSlots { path, least, always, budget, limit });
+        return match wanted.memory {
+            None => Ok(None),
+            Some(_) => Err(shortage.error(
+                report,
+                "the experts of one layer take",
+                [least, always, budget],
+            )),
+        };
     }
     mark(weights);
     let gb = |bytes: u64| bytes as f64 / 1e9;
@@ -149,7 +106,7 @@ fn spans(
 }
 
 /// Returns the pieces of every layer that has experts: for each expert its bytes of all matrices.
-fn groups(weights: &Weights) -> Groups {
+pub(super) fn groups(weights: &Weights) -> Groups {
     let layers = weights.layers.iter().filter_map(|layer| in_slots(&layer.matrices()));
     let group = |(matrices, experts): (Vec<&MatrixRef>, usize)| {
         (0..experts).map(|expert| spans(&matrices, expert, experts).0).collect()
@@ -175,16 +132,6 @@ fn mark(weights: &mut Weights) {
     }
 }
 
-/// Creates the slots of a plan, and the budget that they share with everything else.
-pub(super) fn slots(
-    planned: &Planned,
-    maps: &[Arc<Map>],
-) -> Result<(Slots, Arc<MemoryBudget>), LoadError> {
-    let named = |source| LoadError::NoSlots { path: maps[0].path().into(), source };
-    let slots = Slots::of_maps(maps, &planned.groups, planned.budget, planned.options);
-    Ok((slots.map_err(named)?, Arc::new(MemoryBudget::new(planned.budget, planned.sequence_bytes))))
-}
-
 /// The slots part of a load report.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -193,6 +140,8 @@ pub struct SlotsReport {
     pub sizes: SlotSizes,
     /// True if they are in the page cache, which another process of this model shares.
     pub shared: bool,
+    /// True if they hold matrices of layers, all of which every token reads; otherwise they hold experts.
+    pub streamed: bool,
     /// Statistics so far.
     pub counts: alight_pages::slots::SlotCounts,
 }

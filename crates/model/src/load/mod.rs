@@ -20,6 +20,8 @@ mod plan;
 mod reclaim;
 mod report;
 mod resident;
+mod shortage;
+mod streamed;
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -140,7 +142,7 @@ impl Loader {
         ahead: Option<Ahead>,
     ) -> Result<(Arc<Store>, Loader), LoadError> {
         let mut report = decide(&maps, facts, weights, wanted);
-        let slots = experts::plan(&mut report, weights, &wanted, &maps)?;
+        let slots = shortage::plan(&mut report, weights, &wanted, &maps)?;
         let files = report.files.iter_mut().zip(&maps);
         let methods: Vec<LoadMethod> =
             files.map(|(file, map)| method(file, weights, map)).collect();
@@ -172,7 +174,7 @@ impl Loader {
             headers[shard] = headers[shard].min(bytes.start);
         }
         check_memory(&report, weights, wanted.lock)?;
-        let slots = slots.map(|planned| experts::slots(&planned, &maps)).transpose()?;
+        let slots = slots.map(|planned| shortage::slots(&planned, &maps)).transpose()?;
         let arrival = Arrival::new(&plan.missing, plan.first_behind, plan.waited_for());
         let output = plan.output_section;
         let in_map = |matrix: &&MatrixRef| matrix.fits_slots() && matrix.storage() == Storage::Map;
@@ -272,6 +274,7 @@ impl Loader {
             slots: shared.store.slots().map(|slots| SlotsReport {
                 sizes: slots.sizes(),
                 shared: slots.are_shared(),
+                streamed: slots.are_whole(),
                 counts: slots.counts(),
             }),
             ..report
@@ -321,10 +324,11 @@ fn method(file: &mut FileReport, weights: &Weights, map: &Map) -> LoadMethod {
         }
         return method;
     }
-    let always = weights.matrices().filter(|matrix| !matrix.fits_slots());
+    let always = weights.matrices().filter(|matrix| !matrix.comes_later());
     let always: u64 = always.map(MatrixRef::len).sum();
     let chosen = weights.matrices().any(MatrixRef::fits_slots);
-    if chosen && read == ReadMethod::Mmap && all == Prefetch::None {
+    let streamed = weights.matrices().any(|matrix| matrix.streamed);
+    if (chosen || streamed) && read == ReadMethod::Mmap && all == Prefetch::None {
         let request = LoadRequest { load: Load::Mmap, copied: false, weights: always };
         method.prefetch = match choose(&file.facts, &request).prefetch {
             // Its pages are cached, and the choice was still not to load ahead.
@@ -333,6 +337,7 @@ fn method(file: &mut FileReport, weights: &Weights, map: &Map) -> LoadMethod {
         };
     }
     let chosen_come = match method.prefetch_chosen {
+        _ if streamed => return method,
         Prefetch::None if method.prefetch != Prefetch::None => "when they are chosen",
         Prefetch::ReadThreads(_) if chosen => "when they are chosen, the others after that",
         _ => return method,

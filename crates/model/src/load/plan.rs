@@ -219,7 +219,7 @@ impl Plan {
     ) {
         let before = self.jobs.len();
         let at = |storage: Storage| matrices.iter().filter(move |m| m.storage() == storage);
-        let prefetch = |m: &MatrixRef| match (m.fits_slots(), methods[m.file_range().0]) {
+        let prefetch = |m: &MatrixRef| match (m.comes_later(), methods[m.file_range().0]) {
             (false, method) => method.prefetch,
             (true, method) => method.prefetch_chosen,
         };

@@ -23,16 +23,18 @@ pub enum LoadError {
     /// Experts could not be read when they were chosen.
     #[error(transparent)]
     Slots(Arc<TransferError>),
-    /// Memory cannot hold the experts that one layer needs at the same time.
+    /// Memory cannot hold the weights that are needed at the same time.
     #[error(
-        "{}: the experts of one layer take {least} bytes and what every token reads takes {always}, and {budget} may be used \
+        "{}: {what} {least} bytes and everything else takes {always}, and {budget} may be used \
          ({limit}): raise --memory, free some memory, or use a smaller model",
         path.display()
     )]
     TooFewSlots {
         /// The file.
         path: PathBuf,
-        /// Bytes of the experts of the largest layer.
+        /// The weights that are needed at the same time.
+        what: &'static str,
+        /// Its bytes.
         least: u64,
         /// Bytes of everything else.
         always: u64,

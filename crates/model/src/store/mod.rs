@@ -343,6 +343,26 @@ impl Store {
         Chosen { store: self, held }
     }
 
+    /// Brings the weights of a layer, if the layers are streamed. They stay in memory until the result is dropped, and those of the next layers are
+    /// read meanwhile. Returns early if `give_up` returns true. What could not be read fails the step at its end.
+    pub(crate) fn hold_layer(
+        &self,
+        layer: usize,
+        give_up: &dyn Fn() -> bool,
+    ) -> Option<HeldGroup<'_>> {
+        /// Maximum bytes that are read ahead: enough to keep a disk busy while a layer is computed. They take the place of weights that would stay, so
+        /// with little memory they are a small part of it.
+        const AHEAD: u64 = 64 << 20;
+        let slots = self.slots().filter(|slots| slots.are_whole())?;
+        let group = layer % slots.layout().groups();
+        let mut held = slots.hold(group, 0..slots.layout().pieces_of(group).len());
+        held.read_on(AHEAD.min(slots.sizes().bytes / 64));
+        while !held.all_here() && !give_up() {
+            held.wait_for_more();
+        }
+        Some(held)
+    }
+
     /// Checks that the maps that weights stay in are intact. A file that was copied may change.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ pub(crate) struct MatrixRef {
     pub(crate) used: usize,
     /// True if it is read as anything but contiguous rows, so that it is not packed into tiles.
     pub(crate) stays_rows: bool,
+    /// True if it is brought into memory when its layer is computed, since the weights do not fit there.
+    pub(crate) streamed: bool,
     /// Factors on products: one number, or one for each expert, whose matrices are contiguous; empty if the file has none.
     pub(crate) scales: Box<[f32]>,
 }
@@ -60,6 +62,7 @@ impl MatrixRef {
             count: 1,
             used: 1,
             stays_rows: false,
+            streamed: false,
             scales: Box::default(),
         }
     }
@@ -136,6 +139,12 @@ impl MatrixRef {
     /// True if its matrices may be in slots: a token reads only some of them, and each has more than one row, unlike biases.
     pub(crate) fn fits_slots(&self) -> bool {
         self.is_chosen_from() && self.rows > 1
+    }
+
+    /// True if it is not read ahead with the weights that every token reads: experts come when they are chosen, or after those weights; streamed
+    /// layers when they are computed.
+    pub(crate) fn comes_later(&self) -> bool {
+        self.fits_slots() || self.streamed
     }
 
     /// True if other matrices are stored between those of its experts.

@@ -20,8 +20,10 @@ impl Shared {
     /// pieces read ahead for the next visit, are left to the visit after that.
     pub(super) fn fit(&self, state: &mut State) {
         state.fitted = true;
-        // Pieces in the page cache have a bound of their own.
+        // Pieces in the page cache take no memory of slots.
         if state.shared {
+            state.available = room_now().min(state.budget);
+            self.drop_beyond(state);
             return;
         }
         let share = self.layout.share_in(state.budget).unwrap_or(0.0);
@@ -44,6 +46,19 @@ impl Shared {
                     open += 1;
                 }
             }
+        }
+    }
+
+    /// Drops pieces from the page cache until they take no more than what is available. Those of the last visit are left to the next one.
+    fn drop_beyond(&self, state: &mut State) {
+        let classes = 0..self.layout.classes.len();
+        while state.in_cache > state.available {
+            let elsewhere = |slot: usize| !state.slots[slot].cached;
+            let victim = |class| state.shelf.victim_of(&self.layout, class, elsewhere);
+            let Some(slot) = classes.clone().find_map(victim) else { return };
+            let piece = state.shelf.piece_in(slot).expect("a piece in the page cache");
+            self.drop_cached(state, slot);
+            state.shelf.forget(piece);
         }
     }
 

@@ -93,13 +93,22 @@ pub struct SlotOptions {
     pub shared: bool,
     /// True if pieces are guessed.
     pub guess: bool,
+    /// True if each visit wants all pieces of its group, so that the next use of every piece is known.
+    pub whole: bool,
     /// For tests: pieces become available late, one by one, in an order that follows from this number.
     pub shuffled: Option<u64>,
 }
 
 impl Default for SlotOptions {
     fn default() -> SlotOptions {
-        SlotOptions { direct: true, ring: true, shared: false, guess: true, shuffled: None }
+        SlotOptions {
+            direct: true,
+            ring: true,
+            shared: false,
+            guess: true,
+            whole: false,
+            shuffled: None,
+        }
     }
 }
 
@@ -256,7 +265,7 @@ impl Slots {
         let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64, spans };
         let shared = options.shared && cached.is_some();
         let state = State {
-            shelf: Shelf::new(&layout),
+            shelf: if options.whole { Shelf::of_cycle(&layout) } else { Shelf::new(&layout) },
             slots: vec![
                 Slot { left: 0, ahead: false, cached: false, closed: false, failed: false };
                 slots
@@ -265,7 +274,7 @@ impl Slots {
             asked: VecDeque::with_capacity(slots),
             shared,
             in_cache: 0,
-            available: if shared { budget::room_now() } else { u64::MAX },
+            available: if shared { budget::room_now().min(budget) } else { u64::MAX },
             budget,
             fitted: true,
             closed: (0, 0),
@@ -368,6 +377,11 @@ impl Slots {
     pub fn failure(&self) -> Option<Arc<TransferError>> {
         let last = self.shared.state().failure.clone();
         self.shared.check_used().map(Arc::new).or(last)
+    }
+
+    /// True if each visit wants all pieces of its group: see [`SlotOptions::whole`].
+    pub fn are_whole(&self) -> bool {
+        self.shared.state().shelf.is_cycle()
     }
 
     /// True if pieces stay in the page cache, for other processes to share.

@@ -22,6 +22,8 @@ pub struct Shelf {
     /// The group of the last visit, and the number of visits.
     group: usize,
     visits: u64,
+    /// True if each visit wants all pieces of its group: past uses say nothing more.
+    whole: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -43,7 +45,24 @@ impl Shelf {
             cycle: 1,
             group: 0,
             visits: 0,
+            whole: false,
         }
+    }
+
+    /// Creates a shelf for groups of which each visit wants all pieces. The piece that is wanted last is then that of the group that was just
+    /// visited, so that of a cycle that does not fit, only what does not fit is read again.
+    pub fn of_cycle(layout: &Layout) -> Shelf {
+        Shelf { whole: true, ..Shelf::new(layout) }
+    }
+
+    /// True if each visit wants all pieces of its group.
+    pub(super) fn is_cycle(&self) -> bool {
+        self.whole
+    }
+
+    /// Returns in how many visits the group of a piece comes.
+    pub(super) fn until(&self, layout: &Layout, piece: usize) -> usize {
+        until(layout.pieces[piece].group, self.group, layout.groups.len())
     }
 
     /// Returns the number of visits so far.
@@ -119,8 +138,11 @@ impl Shelf {
             if piece == NONE || visit == self.visits || busy(slot) {
                 continue;
             }
-            let until = until(layout.pieces[piece as usize].group, self.group, groups);
-            let expected = self.uses[piece as usize].expected(self.cycle, until, groups);
+            let until = self.until(layout, piece as usize);
+            let expected = match self.whole {
+                true => until as f32,
+                false => self.uses[piece as usize].expected(self.cycle, until, groups),
+            };
             if last.is_none_or(|(most, _)| expected > most) {
                 last = Some((expected, slot));
             }

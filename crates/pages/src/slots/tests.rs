@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
 use super::{Groups, SlotOptions, Slots, Span};
+use crate::map::Map;
 
 /// See [`super::Shared::seen`].
 pub(super) type Interpose = Box<dyn Fn(i32, *mut u8) -> i32 + Send + Sync>;
@@ -180,4 +181,53 @@ fn parts_that_may_follow_are_one_span_and_others_are_not() {
     let all = [(0, 0), (0, 1004), (1, 0), (2, 0), (3, 0), (4, 0), (0, 1904)];
     assert_eq!(places, all);
     assert_eq!(super::join(&parts, 0).0.len(), parts.len(), "nothing is that near");
+}
+
+/// Visits groups in a cycle, each with all of its pieces. Returns the bytes read in the last of `cycles` cycles.
+fn read_by_the_last_cycle(cycles: usize, groups: &Groups, slots: &Slots, ahead: u64) -> u64 {
+    let mut before = 0;
+    for cycle in 0..cycles {
+        if cycle + 1 == cycles {
+            before = slots.counts().brought;
+        }
+        for (group, pieces) in groups.iter().enumerate() {
+            let mut held = slots.hold(group, 0..pieces.len());
+            held.read_on(ahead);
+            held.wait();
+            assert!((0..pieces.len()).all(|piece| held.is_here(piece)));
+        }
+    }
+    (slots.counts().brought - before) * PIECE as u64
+}
+
+/// Pieces that fit are read once; of a cycle that does not fit, only what does not fit is read again.
+#[test]
+fn of_a_cycle_only_what_does_not_fit_is_read_again() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let (path, _, _) = file(folder.path());
+    let map = Arc::new(Map::open(&path).unwrap());
+    let span = |i: usize| Span { file: 0, range: (i * PIECE) as u64..((i + 1) * PIECE) as u64 };
+    // Ten groups of two; slots for 14 of the 20 pieces.
+    let groups: Groups = (0..10).map(|i| vec![vec![span(2 * i)], vec![span(2 * i + 1)]]).collect();
+    let open =
+        |budget, options| Slots::of_maps(&[Arc::clone(&map)], &groups, budget, options).unwrap();
+    let slot = (PIECE as u64).next_multiple_of(4096) + 4096;
+    // In the page cache, where the order does not depend on when a piece arrives.
+    let options = SlotOptions { shared: true, whole: true, guess: false, ..SlotOptions::default() };
+    for (fitting, ahead) in [(14, 0), (14, 2 * PIECE as u64), (20, u64::MAX)] {
+        let slots = open(fitting * slot, options);
+        let fit = slots.sizes().slots;
+        let read = read_by_the_last_cycle(12, &groups, &slots, ahead);
+        let missing = (20 - fit) as u64 * PIECE as u64;
+        assert!(
+            (missing..=missing + 2 * PIECE as u64).contains(&read),
+            "{fit} slots, {ahead} ahead: {read} bytes, {missing} do not fit"
+        );
+    }
+    // By past uses alone, more would be read again.
+    let options = SlotOptions { whole: false, ..options };
+    let slots = open(14 * slot, options);
+    let missing = (20 - slots.sizes().slots) as u64 * PIECE as u64;
+    let read = read_by_the_last_cycle(12, &groups, &slots, 0);
+    assert!(read > missing + 2 * PIECE as u64, "{read} bytes, {missing} do not fit");
 }

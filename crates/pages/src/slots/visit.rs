@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::budget::room_now;
 #[cfg(target_os = "linux")]
 use super::ring::Ring;
-use super::state::{Shared, State};
+use super::state::{Shared, Slot, State};
 use super::sync::MutexGuard;
 use super::{COMING, LOOK, MAX_GUESSES, NONE, Slots};
 use crate::transfer::TransferError;
@@ -256,6 +256,40 @@ impl HeldGroup<'_> {
         }
     }
 
+    /// Has missing pieces of the groups that are visited next read, in that order, as long as no more than `bytes` are on their way, or one piece. A
+    /// piece is only read ahead into the slot of one that is wanted later. For groups of which each visit wants all pieces: see
+    /// [`SlotOptions::whole`](super::SlotOptions::whole).
+    pub fn read_on(&mut self, bytes: u64) {
+        let shared = &*self.slots.shared;
+        let layout = &shared.layout;
+        let mut state = shared.state();
+        let size = |piece: usize| layout.pieces[piece].bytes;
+        // Including those that have arrived, until they are wanted.
+        let coming = |(slot, held): (usize, &Slot)| match held.left > 0 || held.ahead {
+            true => state.shelf.piece_in(slot).map(size),
+            false => None,
+        };
+        let mut coming: u64 = state.slots.iter().enumerate().filter_map(coming).sum();
+        for ahead in 1..layout.groups.len() {
+            for piece in layout.groups[(self.group + ahead) % layout.groups.len()].clone() {
+                if state.shelf.slot_of(piece).is_some() {
+                    continue;
+                }
+                if coming > 0 && coming + size(piece) > bytes {
+                    return;
+                }
+                let Some(slot) = shared.victim(&state, piece) else { return };
+                let until = |piece: usize| state.shelf.until(layout, piece);
+                if state.shelf.piece_in(slot).is_some_and(|other| until(other) <= until(piece)) {
+                    return;
+                }
+                shared.bring(&mut state, piece, slot, true);
+                coming += size(piece);
+                self.visit.turn(shared, &mut state);
+            }
+        }
+    }
+
     /// The bytes of a span of a piece.
     ///
     /// # Panics
@@ -370,7 +404,7 @@ impl Visit {
             state.shared = true;
         }
         if state.shared {
-            state.available = room_now();
+            state.available = room_now().min(state.budget);
         }
         state
     }

@@ -64,7 +64,7 @@ fn of_model(serving: &Serving, sequences: bool) -> Value {
         "kept": counts.kept,
         "waiting": counts.waiting.len(),
     });
-    if let Some(slots) = serving.model.load_report().slots {
+    if let Some(slots) = serving.model.load_report().slots.filter(|slots| !slots.streamed) {
         let (sizes, counts) = (slots.sizes, slots.counts);
         model["experts"] = json!({
             "all": sizes.pieces,

@@ -399,7 +399,7 @@ impl Engine for Jax {
             by: format!("JAX, tp {tp}, {weights} weights"),
             held: None,
             load: None,
-            experts: None,
+            slots: None,
             output: None,
         }
     }

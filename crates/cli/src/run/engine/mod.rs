@@ -138,8 +138,8 @@ pub struct Description {
     pub held: Option<Held>,
     /// How this process loaded the weights; `None` if another process computes, which this process's statistics do not cover.
     pub load: Option<Load>,
-    /// Statistics of experts that were read when they were chosen, if they were.
-    pub experts: Option<SlotsReport>,
+    /// Statistics of weights that were read when they were needed, if they were.
+    pub slots: Option<SlotsReport>,
     /// How the output matrix was read, if its high bits are stored apart.
     pub output: Option<OutputCounts>,
 }

@@ -256,7 +256,7 @@ impl Engine for Native<'_> {
             by: format!("{} threads, {} kernels", model.threads(), model.isa()),
             held: Some(Held::of(model, self.session.position(), self.args.cache_type())),
             load: Some(Load::of(model)),
-            experts: model.load_report().slots,
+            slots: model.load_report().slots,
             output: self.session.output_counts(),
         }
     }
