@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use alight_pages::Region;
 use alight_pages::transfer::{
-    Engine, Piece, TransferError, TransferMethod, TransferOptions, transfer,
+    Engine, Piece, TransferError, TransferFallback, TransferMethod, TransferOptions, transfer,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -256,5 +256,36 @@ fn direct_reads_leave_the_page_cache_as_it_was() {
         assert_eq!(cached().cached, cached().pages);
         compare(&path, &expected, &pieces, TransferMethod::Direct, &common::options(ring)).unwrap();
         assert_eq!(cached().cached, cached().pages);
+    }
+}
+
+/// Bytes that are in the page cache after direct reads are reported, whoever put them there.
+#[test]
+fn what_is_cached_after_direct_reads_is_reported() {
+    let expected = contents(LEN);
+    let (_folder, path) = on_disk(&expected);
+    let file = File::open(&path).unwrap();
+    for reads_it_too in [false, true] {
+        if !alight_pages::evict(&file).is_ok_and(|left| left.is_proven_cold()) {
+            return;
+        }
+        let each = |_: usize, _: &[u8]| {
+            if reads_it_too {
+                assert!(std::fs::read(&path).unwrap() == expected);
+            }
+        };
+        let (options, stop) = (TransferOptions::default(), AtomicBool::new(false));
+        let pieces = [Piece::slot(0..LEN as u64)];
+        let method = TransferMethod::Direct;
+        let report = transfer(&file, &path, &pieces, method, &options, &stop, &each).unwrap();
+        if !report.direct {
+            return;
+        }
+        let stayed = report.fallbacks.iter().find_map(|fallback| match fallback {
+            TransferFallback::StayedCached { bytes } => Some(*bytes),
+            _ => None,
+        });
+        let all = stayed.is_some_and(|bytes| bytes > LEN as u64 / 2);
+        assert_eq!(all, reads_it_too, "{:?}", report.fallbacks);
     }
 }

@@ -38,6 +38,7 @@ pub use piece::{Piece, TransferMethod, TransferOptions};
 use piece::{PieceBuffer, Target};
 pub use report::{Engine, TransferFallback, TransferReport};
 
+use crate::residency;
 use threads::Reads;
 use work::Work;
 
@@ -68,6 +69,17 @@ pub fn transfer(
     run(&Work::new(file, path, pieces, options, stop, each), method)
 }
 
+/// Minimum bytes in the page cache that are reported after direct reads.
+const MIN_STAYED: u64 = 256 << 10;
+
+/// Bytes of the pieces' range that are in the page cache, at least approximately; `None` if the system does not report it.
+fn cached_bytes(work: &Work) -> Option<u64> {
+    let start = work.pieces.iter().map(|piece| piece.range().start).min()?;
+    let end = work.pieces.iter().map(|piece| piece.range().end).max()?;
+    let found = residency::estimate(work.file, start..end).ok()?;
+    Some((found.share() * (end - start) as f64) as u64)
+}
+
 fn run(work: &Work, method: TransferMethod) -> Result<TransferReport, TransferError> {
     let begun = Instant::now();
     let mut report = TransferReport::new(work.pieces.iter().map(Piece::len).sum());
@@ -82,6 +94,7 @@ fn run(work: &Work, method: TransferMethod) -> Result<TransferReport, TransferEr
             }
         },
     };
+    let cached_before = opened.is_some().then(|| cached_bytes(work)).flatten();
     if let Some(direct) = &opened {
         #[cfg(target_os = "linux")]
         if work.options.ring && direct.fuse {
@@ -101,6 +114,13 @@ fn run(work: &Work, method: TransferMethod) -> Result<TransferReport, TransferEr
         threads::run(work, None, &mut report)?;
     }
     work.finish()?;
+    if let (true, Some(before)) = (report.direct, cached_before) {
+        let bytes = cached_bytes(work).map_or(0, |after| after.saturating_sub(before));
+        // A few pages may be those of a header, or of read-ahead.
+        if bytes >= (report.bytes / 8).max(MIN_STAYED) {
+            report.fallbacks.push(TransferFallback::StayedCached { bytes });
+        }
+    }
     report.took = begun.elapsed();
     Ok(report)
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use alight_types::units;
+
 use crate::Threads;
 
 /// The outcome of a transfer.
@@ -98,6 +100,12 @@ pub enum TransferFallback {
     Compressed,
     /// This system has no O_DIRECT.
     NoDirect,
+    /// Direct reads succeeded, and much of the file is in the page cache afterwards nevertheless: another process read it, or the filesystem does so
+    /// itself, as btrfs does for compressed files, also below an overlay that does not report it.
+    StayedCached {
+        /// Bytes of the range that are in the page cache and were not before.
+        bytes: u64,
+    },
 }
 
 impl fmt::Display for TransferFallback {
@@ -137,6 +145,11 @@ impl fmt::Display for TransferFallback {
             TransferFallback::NoDirect => {
                 f.write_str("this system has no direct reads: read through the page cache")
             }
+            TransferFallback::StayedCached { bytes } => write!(
+                f,
+                "{} that were read around the page cache are there nevertheless: the filesystem reads through it, or another process has read them",
+                units::bytes(*bytes)
+            ),
         }
     }
 }
