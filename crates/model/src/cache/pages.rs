@@ -1,7 +1,7 @@
 //! The memory of keys and values, in pages of positions.
 //!
-//! A page holds [`POSITIONS`] positions of all layers that have keys and values. A sequence has a table of pages, in the order of its positions;
-//! pages need not be contiguous, and several sequences may read the same one.
+//! A page holds [`POSITIONS`] positions of several layers: of all that keep every position, or of all that have a window. A sequence has a table of
+//! pages of either kind, in the order of its positions; pages need not be contiguous, and several sequences may read the same one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,9 +27,38 @@ const SMALL_PAGES_BYTES: usize = 4 << 20;
 /// The shape of a layer's keys and values in a page, and the offsets of both in it.
 type LayerPages = (KvShape, [usize; 2]);
 
-/// The pages of all sequences.
+/// The pages of all layers.
+pub(crate) struct Pools {
+    /// Those of layers that keep all positions.
+    pub(crate) full: Pages,
+    /// Those of layers with a window.
+    pub(crate) window: Pages,
+}
+
+impl Pools {
+    /// Checks that the data read from files is reliable.
+    ///
+    /// # Errors
+    /// A file has become shorter, or cannot be read.
+    pub(crate) fn check(&self) -> Result<(), MapError> {
+        self.full.check()?;
+        self.window.check()
+    }
+
+    /// Bytes that were touched, and so use memory of this process.
+    pub(crate) fn touched(&self) -> usize {
+        self.full.touched() + self.window.touched()
+    }
+
+    /// Returns the pages that have the keys and values of a layer, if it has any.
+    pub(crate) fn of_layer(&self, layer: usize) -> &Pages {
+        if self.window.has_layer(layer) { &self.window } else { &self.full }
+    }
+}
+
+/// The pages of all sequences, for some layers.
 pub(crate) struct Pages {
-    /// By layer; `None`: no keys and values.
+    /// By layer; `None`: no keys and values here.
     layers: Vec<Option<LayerPages>>,
     /// Of u16, `[own pages and pages of files, stride]`: a page has the keys and values of one layer, then those of the next.
     memory: Zeroed<u16>,
@@ -204,6 +233,11 @@ impl Pages {
             self.memory.take_out(pages.start as usize * self.stride);
             self.of_files.remove(i);
         }
+    }
+
+    /// Returns true if a layer has keys and values here.
+    pub(crate) fn has_layer(&self, layer: usize) -> bool {
+        self.layers.get(layer).is_some_and(Option::is_some)
     }
 
     fn table<'t>(&self, pages: &'t [u32]) -> PageTable<'t> {

@@ -296,7 +296,7 @@ impl<'m> Engine<'m> {
 
     /// The number of positions of a page of the KV cache, and its bytes in all layers.
     pub fn page(&self) -> (usize, usize) {
-        (POSITIONS, self.runner.cache.sizes()[0])
+        (POSITIONS, self.runner.cache.sizes().page)
     }
 
     /// Takes the numbers of draft tokens since the last call.
@@ -416,6 +416,7 @@ impl<'m> Engine<'m> {
             cold: spec.is_bidirectional(),
             is_whole: spec.is_bidirectional(),
             marks: Vec::new(),
+            ends_at_marks: self.runner.cache.has_states(),
             sequence,
             request,
         }

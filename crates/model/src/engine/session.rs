@@ -133,7 +133,7 @@ impl<'m> Session<'m> {
         self.sequence.set_length(prompt.len());
         let restored = self.runner.restore(&mut self.sequence, folder, "", 0);
         self.sequence.truncate(restored.positions);
-        self.keep_states(true);
+        self.keep_place(true);
         restored
     }
 
@@ -274,7 +274,7 @@ impl<'m> Session<'m> {
     ) -> Result<(), ModelError> {
         if most > 0 {
             // The tokens computed next may have to be taken back.
-            self.keep_states(false);
+            self.keep_place(false);
         }
         let Session { runner, sequence, .. } = self;
         runner.begin(1);
@@ -289,7 +289,7 @@ impl<'m> Session<'m> {
         if done.is_err() {
             sequence.undo_pending();
         } else if rows == 1 {
-            self.keep_states(false);
+            self.keep_place(false);
         }
         self.row = 0;
         done
@@ -393,11 +393,9 @@ impl<'m> Session<'m> {
     fn go_back(&mut self, n: usize) {
         let Session { runner, sequence, .. } = self;
         let computed = sequence.computed();
-        let states = &mut runner.cache.sequences[0].states;
-        let left = match (states.is_empty(), sequence.unread()) {
-            (false, _) => states.back_to(n.min(computed)),
-            (true, 0) => n,
-            (true, _) => n.min(computed),
+        let left = match (runner.cache.has_states(), sequence.unread()) {
+            (false, 0) if n >= computed => n,
+            _ => runner.cache.go_back(0, n.min(computed)),
         };
         sequence.truncate(left);
     }
@@ -417,9 +415,9 @@ impl<'m> Session<'m> {
                 self.sequence.unread_from(start);
                 return Err(error);
             }
-            self.keep_states(false);
+            self.keep_place(false);
         }
-        self.keep_states(unread > 1);
+        self.keep_place(unread > 1);
         Ok(())
     }
 
@@ -481,12 +479,12 @@ impl<'m> Session<'m> {
         self.read(0, LogitRows::Nothing, &mut |_, _| {})
     }
 
-    /// Saves the recurrent states if `now`, or if the last snapshot is too old.
-    fn keep_states(&mut self, now: bool) {
+    /// Saves a place that the sequence can go back to if `now`, or if the last one is too far back.
+    fn keep_place(&mut self, now: bool) {
         let position = self.sequence.computed();
-        let states = &mut self.runner.cache.sequences[0].states;
-        if now || position >= states.latest() + SNAPSHOT_EVERY {
-            states.save(position);
+        let cache = &mut self.runner.cache;
+        if now || position >= cache.latest_place(0) + SNAPSHOT_EVERY {
+            cache.save_place(0, position);
         }
     }
 
@@ -540,11 +538,10 @@ impl<'m> Session<'m> {
     /// goes back to their latest snapshot, and the tokens after it have to be fed again. It costs nothing else.
     pub fn truncate(&mut self, n: usize) -> usize {
         let Session { runner, sequence, .. } = self;
-        let states = &mut runner.cache.sequences[0].states;
         let n = sequence.last_cut(n);
-        let left = match states.is_empty() || n >= sequence.computed() {
+        let left = match n >= sequence.computed() {
             true => n,
-            false => sequence.last_cut(states.back_to(n)),
+            false => sequence.last_cut(runner.cache.go_back(0, n)),
         };
         sequence.truncate(left);
         self.position()

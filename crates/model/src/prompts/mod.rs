@@ -19,6 +19,7 @@ pub use file::{PromptFileError, PromptWriteError, RestoreError};
 use sha2::{Digest, Sha256};
 
 use self::file::open_folder;
+use crate::cache::CacheSizes;
 use crate::positions::POSITIONS;
 
 const EXTENSION: &str = "prompt";
@@ -131,14 +132,14 @@ impl PromptFolder {
         IgnoredPrompt { path, why }
     }
 
-    /// Returns the file with the longest beginning of `tokens`, if it has more than `least` of them, for a cache with pages and states of these sizes
-    /// in bytes; and the files that should have been usable and are not.
+    /// Returns the file with the longest beginning of `tokens`, if it has more than `least` of them, for a cache with pages and states of these
+    /// sizes; and the files that should have been usable and are not.
     pub(crate) fn find(
         &self,
         key: &Key,
         tokens: &[u32],
         least: usize,
-        [stride, states]: [usize; 2],
+        sizes: &CacheSizes<'_>,
     ) -> (Option<FoundPrompt>, Vec<IgnoredPrompt>) {
         let (mut best, mut ignored) = (None, Vec::<IgnoredPrompt>::new());
         let mut most = least;
@@ -153,12 +154,12 @@ impl PromptFolder {
                 if file.header.key != *key {
                     return Err(PromptFileError::Foreign);
                 }
-                file.check_shape(stride, states)?;
+                file.check_shape(sizes)?;
                 Ok(file)
             });
             match opened {
                 Ok(file) => {
-                    let positions = file.usable(tokens, states > 0);
+                    let positions = file.usable(tokens, sizes);
                     if positions > most {
                         most = positions;
                         best = Some(FoundPrompt { file, positions });

@@ -11,6 +11,7 @@ pub(crate) mod sizes;
 pub(crate) mod window;
 
 use alight_formats::gguf::Gguf;
+use alight_kernels::attention::Window;
 use alight_kernels::rope::RopeParams;
 
 pub use self::arch::{Architecture, architectures};
@@ -150,6 +151,15 @@ pub struct LayerSpec {
 }
 
 impl LayerSpec {
+    /// Its attention part, if it has one.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Some(Mixer::Attention(attention)) => Some(attention),
+            Some(Mixer::Two(both)) => Some(&both.attention),
+            _ => None,
+        }
+    }
+
     /// A layer of these parts and norms, one part after the other.
     pub(crate) fn new(
         mixer: Option<Mixer>,
@@ -359,11 +369,16 @@ impl ModelSpec {
 
     /// The attention parts of the layers that have one.
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Some(Mixer::Attention(attention)) => Some(attention),
-            Some(Mixer::Two(both)) => Some(&both.attention),
-            _ => None,
-        })
+        self.layers.iter().filter_map(LayerSpec::attention)
+    }
+
+    /// The window of a layer, if its keys and values need not be kept once no later token sees them: nor does a token in another layer that uses them.
+    pub(crate) fn kept_window(&self, layer: usize) -> Option<Window> {
+        let own = self.layers.get(layer)?.attention()?.mask;
+        let mut users = self.attention_layers().filter(|other| other.kv_layer == Some(layer));
+        let alike = users.all(|user| user.mask == own);
+        let short = own.window().is_some_and(|window| window < self.context);
+        own.causal_window().filter(|_| alike && short && !self.is_bidirectional())
     }
 
     /// True if tokens see later ones. Such a network reads a text as a whole, and does not continue it.
