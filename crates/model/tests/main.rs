@@ -45,6 +45,7 @@ mod shards;
 mod speculate;
 mod unread_keys;
 mod vectors;
+mod windows;
 
 /// How a test opens a model if it does not matter.
 fn options() -> alight_model::OpenOptions {

@@ -18,8 +18,8 @@ use std::ops::Range;
 use alight_kernels::attention::{KvCache, KvShape, KvWriter, Window};
 use alight_pages::MapError;
 
-use crate::positions::POSITIONS;
-use crate::prompts::{Contents, Key, PromptFile, PromptFileError};
+use crate::positions::{POSITIONS, Windows};
+use crate::prompts::{CacheSizes, Contents, Key, PromptFile, PromptFileError};
 
 /// The system does not provide the memory for the computed state of a sequence.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,6 @@ pub use prefix::reusable;
 pub(crate) use prefix::{Found, NodeId};
 use states::States;
 use windows::WindowPages;
-pub(crate) use windows::Windows;
 
 /// What a layer stores.
 #[derive(Clone, Copy, Debug)]
@@ -52,17 +51,6 @@ pub(crate) struct LayerCache {
     pub(crate) window: Option<Window>,
     /// The number of elements of its state.
     pub(crate) state: usize,
-}
-
-/// What is in a page, in the states of a sequence, and in a prompt file.
-pub(crate) struct CacheSizes<'c> {
-    /// Bytes of a page of layers that keep all positions.
-    pub(crate) page: usize,
-    /// Bytes of a page of layers with a window.
-    pub(crate) window_page: usize,
-    /// Bytes of the states of recurrent layers.
-    pub(crate) states: usize,
-    pub(crate) windows: &'c Windows,
 }
 
 /// The computed state of several sequences.
@@ -131,9 +119,8 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         let windows = Windows::new(layers.iter().filter_map(|layer| layer.window));
         let shapes = |windowed: bool| {
-            let shape = |layer: &LayerCache| {
-                layer.shape.filter(|_| layer.window.is_some() == windowed)
-            };
+            let shape =
+                |layer: &LayerCache| layer.shape.filter(|_| layer.window.is_some() == windowed);
             layers.iter().map(shape).collect::<Vec<_>>()
         };
         // Only those that are in use at the same time use memory. The last page of a place may be a copy.
@@ -208,32 +195,38 @@ impl Cache {
     pub(crate) fn go_back(&mut self, sequence: usize, n: usize) -> usize {
         let SequenceCache { window, states, places, .. } = &mut self.sequences[sequence];
         let pool = &mut self.pools.window;
-        places.drop_after(n, pool);
-        if states.is_empty() && (self.windows.is_empty() || n == 0) {
-            return n;
-        }
-        let place = places.latest_within(n);
-        if states.is_empty() {
-            // Only where both have the same page before a position are they one sequence.
-            if let Some(place) = place.filter(|place| place.position >= window.first() * POSITIONS) {
+        let needed = self.windows.needed_from(n);
+        let mut left = n;
+        if !states.is_empty() || !self.windows.is_empty() && n > 0 {
+            if let Some(place) = places.latest_within(n).filter(|_| states.is_empty())
+                && place.position >= window.first() * POSITIONS
+            {
+                // The two have the same pages before the place, of which the sequence has given back some.
                 window.share_before(&place.window, pool);
             }
-            if window.first() <= self.windows.needed_from(n) {
-                return n;
+            if !states.is_empty() || window.first() > needed {
+                left = match places.with_page(needed, n).filter(|_| states.is_empty()) {
+                    Some(later) => {
+                        window.share(&later.window, needed..n.div_ceil(POSITIONS), pool);
+                        n
+                    }
+                    None => match places.latest_within(n) {
+                        Some(Place { position, states: kept, window: pages }) => {
+                            states.restore(kept);
+                            window.share(pages, pages.first()..pages.table().len(), pool);
+                            *position
+                        }
+                        None => {
+                            states.begin_again();
+                            window.clear(pool);
+                            0
+                        }
+                    },
+                };
             }
         }
-        match place {
-            Some(Place { position, states: kept, window: pages }) => {
-                states.restore(kept);
-                window.share(pages, pages.first()..pages.table().len(), pool);
-                *position
-            }
-            None => {
-                states.begin_again();
-                window.clear(pool);
-                0
-            }
-        }
+        places.drop_after(n, pool);
+        left
     }
 
     /// Assigns to a sequence the indexed beginning of `tokens`, if that is more than `least` of them.
@@ -342,13 +335,19 @@ impl Cache {
         self.index.shrink(pools);
     }
 
-    /// Keeps what other prompts need to continue after the tokens in page `page` of a sequence, which is in the index: pages of layers with a window, as
-    /// far as the sequence still has them.
-    pub(crate) fn keep_windows(&mut self, sequence: usize, indexed: &Indexed, page: usize) {
+    /// Keeps what other prompts need to continue after the tokens in page `page` of a sequence of `len` tokens, which is in the index: pages of layers
+    /// with a window, as far as the sequence still has them.
+    pub(crate) fn keep_windows(
+        &mut self,
+        sequence: usize,
+        indexed: &Indexed,
+        page: usize,
+        len: usize,
+    ) {
         let Some(last) = indexed.pages.checked_sub(1) else { return };
         let Some(node) = indexed.node.filter(|_| self.is_windowed()) else { return };
         let window = &self.sequences[sequence].window;
-        self.index.keep_windows((node, last), page, window, &mut self.pools);
+        self.index.keep_windows((node, last), (page, len), window, &mut self.pools);
         self.index.shrink(&mut self.pools);
     }
 

@@ -6,13 +6,11 @@
 use super::CacheError;
 use super::pages::Pages;
 use super::states::{Kept, States};
-use super::windows::{WindowPages, Windows};
-use crate::positions::POSITIONS;
+use super::windows::WindowPages;
+use crate::positions::{PLACES_OF_WINDOWS, POSITIONS, Windows};
 
 /// Number of places of a sequence with recurrent states.
 pub(super) const PLACES: usize = 4;
-/// The same of other sequences: a place has the pages of a whole window.
-const PLACES_OF_WINDOWS: usize = 3;
 
 /// The places of one sequence, if it needs any: one whose layers all keep all positions can be cut anywhere.
 pub(crate) struct Places {
@@ -58,6 +56,12 @@ impl Places {
     /// The latest one of at most `most` tokens.
     pub(crate) fn latest_within(&self, most: usize) -> Option<&Place> {
         self.kept.iter().rfind(|place| place.position <= most)
+    }
+
+    /// One of at least `position` tokens that has the pages from `first` on.
+    pub(crate) fn with_page(&self, first: usize, position: usize) -> Option<&Place> {
+        let has = |place: &&Place| place.position >= position && place.window.first() <= first;
+        self.kept.iter().find(has)
     }
 
     /// The position of the latest one; 0 without one.

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 
 use super::pages::{Pages, Pools};
 use super::states::Kept;
-use super::windows::{WindowPages, Windows};
-use crate::positions::{POSITIONS, common};
+use super::windows::WindowPages;
+use crate::positions::{POSITIONS, Windows, common};
 
 /// Returns the number of tokens at the beginning of `prompt` that a cache with the positions of `cached` already has. The last token of the prompt
 /// never counts: it is always computed, because its logits are needed.
@@ -146,10 +146,11 @@ impl PrefixIndex {
         std::iter::successors(self.node(of).first_child, next)
     }
 
-    /// Returns the child with the most tokens in common with `tokens`, and their number.
+    /// Returns the child with the most tokens in common with `tokens`, and their number. Of several, one that has a page for layers with a window.
     fn best_child(&self, of: NodeId, tokens: &[u32]) -> Option<(NodeId, usize)> {
         let children = self.children(of).map(|id| (id, common(self.node(id).tokens(), tokens)));
-        children.max_by_key(|(_, common)| *common).filter(|(_, common)| *common > 0)
+        let key = |(id, common): &(NodeId, usize)| (*common, self.node(*id).window.is_some());
+        children.max_by_key(key).filter(|(_, common)| *common > 0)
     }
 
     /// Finds the longest beginning of `tokens` that it has under `salt`.
@@ -219,16 +220,21 @@ impl PrefixIndex {
     }
 
     /// Keeps the pages of layers with a window that a sequence needs to continue after the tokens of page `page`, which is that of a node at page `of`
-    /// or one before it, as far as `window` still has them.
+    /// or one before it, as far as `window` still has them. The sequence has `len` tokens.
     pub(crate) fn keep_windows(
         &mut self,
         (id, of): (NodeId, usize),
-        page: usize,
+        (mut page, len): (usize, usize),
         window: &WindowPages,
         pools: &mut Pools,
     ) {
         self.clock += 1;
         let clock = self.clock;
+        let node = self.node(id);
+        if page == of && of * POSITIONS + node.len > len && node.window.is_none() {
+            // The node is that of a prompt with more tokens, which the page of this sequence does not have.
+            page = page.saturating_sub(1);
+        }
         // After each of these tokens.
         let first = self.windows.needed_from(page * POSITIONS + 1);
         let mut at = Some(id);
@@ -239,7 +245,7 @@ impl PrefixIndex {
                 break;
             }
             at = node.parent;
-            if index > page {
+            if index > page || index * POSITIONS + node.len > len {
                 continue;
             }
             if let Some((_, used)) = &mut node.window {
@@ -332,7 +338,8 @@ impl PrefixIndex {
 
     /// Returns true if the pages of a node are in the index only.
     fn is_unused(node: &Node, pools: &Pools) -> bool {
-        pools.full.uses(node.page) == 1 && Self::unused_window(node, &pools.window).is_none_or(|unused| unused)
+        pools.full.uses(node.page) == 1
+            && Self::unused_window(node, &pools.window).is_none_or(|unused| unused)
     }
 
     /// Returns whether the page of a node for layers with a window is in the index only, if there is one.

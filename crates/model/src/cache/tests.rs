@@ -143,7 +143,7 @@ fn live(seed: u64, kept: usize, state: usize) -> usize {
                     let rest = state == 0 && to == tokens.len();
                     cache.add(sequence, "", &tokens[..to], rest, indexed);
                     if to.is_multiple_of(POSITIONS) || rest {
-                        cache.keep_windows(sequence, indexed, indexed.last_page());
+                        cache.keep_windows(sequence, indexed, indexed.last_page(), to);
                         cache.keep_states(sequence, indexed);
                     }
                 }
@@ -188,12 +188,12 @@ fn live(seed: u64, kept: usize, state: usize) -> usize {
 #[test]
 fn every_row_finds_what_it_sees() {
     let mut reused = [0; 3];
-    for seed in 0..12 {
+    for seed in 0..4 {
         reused[0] += live(seed, 1 << 28, 0);
         reused[1] += live(seed, 40 * 16_384, 0);
         reused[2] += live(seed, 1 << 28, 5);
     }
-    assert!(reused.iter().all(|reused| *reused > 5000), "{reused:?}");
+    assert!(reused.iter().all(|reused| *reused > 2000), "{reused:?}");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_prompt_continues_after_each_of_its_last_tokens() {
     let mut indexed = Indexed::default();
     compute(&mut cache, 0, &tokens, 0, 300);
     cache.add(0, "", &tokens, true, &mut indexed);
-    cache.keep_windows(0, &indexed, indexed.last_page());
+    cache.keep_windows(0, &indexed, indexed.last_page(), tokens.len());
     // The answer writes to a copy of the last page, and gives back the pages of the window.
     let answer: Vec<u32> = (0..1400).collect();
     compute(&mut cache, 0, &answer, 1000, 1);

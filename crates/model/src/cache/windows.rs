@@ -6,54 +6,10 @@
 
 use std::ops::Range;
 
-use alight_kernels::attention::{AttentionParams, Window};
-
 use super::pages::Pages;
-use crate::positions::POSITIONS;
-
-/// Positions that are kept beyond those that the next row sees: a sequence can always be cut by so many of them. Drafts are shorter.
-const SLACK: usize = POSITIONS;
 
 /// In the place of a page that was given back. It is outside the memory, so reading it would panic.
 const GIVEN_BACK: u32 = u32::MAX;
-
-/// The windows of the layers that have one; empty if there are none.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Windows(Vec<AttentionParams>);
-
-impl Windows {
-    /// The windows of some layers.
-    pub(crate) fn new(windows: impl Iterator<Item = Window>) -> Windows {
-        let mut all: Vec<AttentionParams> = Vec::new();
-        for window in windows {
-            let params = AttentionParams { scale: 1.0, softcap: None, window: Some(window) };
-            if !all.contains(&params) {
-                all.push(params);
-            }
-        }
-        Windows(all)
-    }
-
-    /// Returns true if no layer has a window.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The first position that a row at `position` sees in any of the layers; later rows see none before it.
-    pub(crate) fn first_seen(&self, position: usize) -> usize {
-        self.0.iter().map(|params| params.visible(position).start).min().unwrap_or(position)
-    }
-
-    /// The first page that a row at `position` needs.
-    pub(crate) fn needed_from(&self, position: usize) -> usize {
-        self.first_seen(position) / POSITIONS
-    }
-
-    /// The first page that is kept of a sequence whose next row is at `position`.
-    pub(crate) fn kept_from(&self, position: usize) -> usize {
-        self.needed_from(position.saturating_sub(SLACK))
-    }
-}
 
 /// The pages of one sequence for layers with a window.
 #[derive(Debug, Default)]
@@ -117,12 +73,7 @@ impl WindowPages {
     }
 
     /// Replaces all pages by those of `other` in a range, which then have another user.
-    pub(crate) fn share(
-        &mut self,
-        other: &WindowPages,
-        range: Range<usize>,
-        pool: &mut Pages,
-    ) {
+    pub(crate) fn share(&mut self, other: &WindowPages, range: Range<usize>, pool: &mut Pages) {
         let end = range.end.min(other.table.len());
         let range = range.start.max(other.first).min(end)..end;
         other.table[range.clone()].iter().for_each(|page| pool.share(*page));
@@ -138,25 +89,5 @@ impl WindowPages {
             self.first -= 1;
             self.table[self.first] = page;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_is_kept_as_long_as_a_row_may_see_it() {
-        let windows = |all: &[Window]| Windows::new(all.iter().copied());
-        let sliding = windows(&[Window::Sliding(100), Window::Sliding(12), Window::Sliding(100)]);
-        assert_eq!(sliding.0.len(), 2);
-        assert_eq!([0, 99, 100, 1000].map(|p| sliding.first_seen(p)), [0, 0, 1, 901]);
-        assert_eq!([227, 228, 292].map(|p| sliding.needed_from(p)), [2, 2, 3]);
-        assert_eq!([227, 291, 292].map(|p| sliding.kept_from(p)), [1, 2, 2]);
-        // Of a chunk that has ended everything is kept as long as the sequence may be cut into it.
-        let chunk = windows(&[Window::Chunk(256)]);
-        assert_eq!([255, 256, 511, 512].map(|p| chunk.needed_from(p)), [0, 4, 4, 8]);
-        assert_eq!([256, 319, 320, 575, 576].map(|p| chunk.kept_from(p)), [0, 0, 4, 4, 8]);
-        assert!(windows(&[]).is_empty());
     }
 }

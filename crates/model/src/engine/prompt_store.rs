@@ -143,7 +143,7 @@ pub(super) fn restore(
     let mut indexed = Indexed::default();
     cache.add(sequence, &salt(user, long), &tokens, true, &mut indexed);
     cache.keep_states(sequence, &indexed);
-    cache.keep_windows(sequence, &indexed, indexed.last_page());
+    cache.keep_windows(sequence, &indexed, indexed.last_page(), tokens.len());
     cache.clear(sequence);
     Ok((tokens, file.map.len() as u64))
 }
@@ -185,7 +185,7 @@ pub(super) fn index(runner: &mut Runner<'_>, active: &mut ActiveRequest, rest: b
         let is_new = |page: &usize| (before..=last).contains(page);
         let marked = marks.iter().map(|mark| mark.saturating_sub(1) / POSITIONS).filter(is_new);
         for page in marked.chain(ends.then_some(last)) {
-            cache.keep_windows(sequence.index, indexed, page);
+            cache.keep_windows(sequence.index, indexed, page, sequence.read().len());
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::error::ModelError;
 use crate::open::Model;
 use crate::parts::batch::LogitRows;
 use crate::prompts::{MIN_TOKENS, PromptFolder, PromptWriteError, Rounding};
+use crate::spec::USUAL_BATCH;
 
 /// Limits and number formats of a session.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ impl Default for SessionOptions {
     fn default() -> SessionOptions {
         SessionOptions {
             context: None,
-            batch: 512,
+            batch: USUAL_BATCH,
             prompt_precision: Precision::Bits8,
             cache_type: KvType::F16,
         }
@@ -50,10 +51,11 @@ impl Default for SessionOptions {
 /// in a call.
 ///
 /// After [`Session::new`], feeding allocates nothing. An error leaves the sequence as it was before the call, or shorter if the model has recurrent
-/// layers: their states have already consumed the fed tokens, so the sequence goes back to the latest snapshot ([`Session::position`] returns the new
-/// length).
+/// layers, whose states have already consumed the fed tokens, or layers with a window, which have given back what they saw before: the sequence then
+/// goes back to the latest of its places ([`Session::position`] returns the new length).
 ///
-/// Snapshots are taken at the end of each call that feeds more than one token, and every 2048 tokens.
+/// Places are kept at the end of each call that feeds more than one token, and every 2048 tokens; four of them at most, or three of a model without
+/// recurrent layers.
 pub struct Session<'m> {
     runner: Runner<'m>,
     sequence: Sequence,
@@ -534,8 +536,9 @@ impl<'m> Session<'m> {
     }
 
     /// Forgets everything from position `n` on; nothing if the sequence is shorter. Returns the number of tokens left: `n`, or fewer if `n` is within
-    /// a group of vectors, which is forgotten as a whole, or if the model has recurrent layers, whose states cannot be truncated. The sequence then
-    /// goes back to their latest snapshot, and the tokens after it have to be fed again. It costs nothing else.
+    /// a group of vectors, which is forgotten as a whole, or if the model has recurrent layers, whose states cannot be truncated, or layers with a
+    /// window, and what a token at `n` sees is not kept any more (up to 64 tokens can always be cut off). The sequence then goes back to the latest
+    /// place that was kept before `n`, and the tokens after it have to be fed again. It costs nothing else.
     pub fn truncate(&mut self, n: usize) -> usize {
         let Session { runner, sequence, .. } = self;
         let n = sequence.last_cut(n);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use alight_pages::{GuardedError, GuardedFolder, Map, MapError, NotOurs, ReplaceError, page_size};
 use thiserror::Error;
 
-use crate::cache::CacheSizes;
+use super::CacheSizes;
 use crate::positions::POSITIONS;
 
 const MAGIC: &[u8; 8] = b"ALIGHTPC";

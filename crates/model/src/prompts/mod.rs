@@ -19,8 +19,7 @@ pub use file::{PromptFileError, PromptWriteError, RestoreError};
 use sha2::{Digest, Sha256};
 
 use self::file::open_folder;
-use crate::cache::CacheSizes;
-use crate::positions::POSITIONS;
+use crate::positions::{POSITIONS, Windows};
 
 const EXTENSION: &str = "prompt";
 /// A shorter prompt is computed faster than it is looked up.
@@ -56,6 +55,17 @@ pub struct ListedPrompt {
     pub used: SystemTime,
     /// The model's name and the prompt's tokens; or why the file is unusable.
     pub prompt: Result<(String, Vec<u32>), PromptFileError>,
+}
+
+/// What is in a page, in the states of a sequence, and in a prompt file.
+pub(crate) struct CacheSizes<'c> {
+    /// Bytes of a page of layers that keep all positions.
+    pub(crate) page: usize,
+    /// Bytes of a page of layers with a window.
+    pub(crate) window_page: usize,
+    /// Bytes of the states of recurrent layers.
+    pub(crate) states: usize,
+    pub(crate) windows: &'c Windows,
 }
 
 /// The prompt file found for a prompt.
