@@ -131,10 +131,11 @@ impl Cache {
         };
         let pools = Pools { full: Pages::new(positions, kept, &shapes(false))?, window };
         let states = || layers.iter().map(|layer| layer.state);
-        let pages = positions.div_ceil(POSITIONS);
+        let (pages, of) = (positions.div_ceil(POSITIONS), sequences.max(1));
         let sequence = || -> Result<SequenceCache, CacheError> {
             let states = States::new(states())?;
-            let most = if windows.is_empty() { 0 } else { pages };
+            // Those of one sequence.
+            let most = if windows.is_empty() { 0 } else { pages / of + 1 };
             let places = Places::new(&states, &windows, most)?;
             let window = WindowPages::with_capacity(most);
             Ok(SequenceCache { pages: Vec::with_capacity(pages), window, states, places })

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use alight_kernels::attention::{KvCache, KvShape, KvType, KvWriter, PageTable};
+use alight_kernels::attention::{KvCache, KvShape, KvWriter, PageTable};
 
 use alight_pages::{HUGE_PAGE, Map, MapError};
 
@@ -89,13 +89,12 @@ impl Pages {
         let mut end = 0usize;
         let layers = shapes.iter().map(|shape| {
             let shape = (*shape)?;
-            // Those of bytes have the distances of f16.
-            let elements = if shape.ty == KvType::F32 { 2 } else { 1 };
-            let positions = POSITIONS.saturating_mul(shape.kv_heads).saturating_mul(elements);
-            let size = |dim: usize| positions.saturating_mul(dim);
+            let head = KvShape { kv_heads: 1, capacity: POSITIONS, ..shape };
+            let [k_len, v_len] =
+                [head.k_len(), head.v_len()].map(|len| len.saturating_mul(shape.kv_heads));
             let keys = end;
-            let values = keys.saturating_add(size(shape.k_dim));
-            end = values.saturating_add(size(shape.stored_v_dim()));
+            let values = keys.saturating_add(k_len);
+            end = values.saturating_add(v_len);
             Some((shape, [keys, values]))
         });
         let layers = layers.collect();
@@ -270,6 +269,7 @@ const HAS_KEYS: &str = "a layer of attention";
 mod tests {
     use super::*;
     use alight_kernels::Isa;
+    use alight_kernels::attention::KvType;
 
     fn shapes(layers: usize, kv_heads: usize, [k_dim, v_dim]: [usize; 2]) -> Vec<Option<KvShape>> {
         let shape =
@@ -296,6 +296,18 @@ mod tests {
         assert_eq!(layer.iter().filter(|&&b| b != 0).count(), 20);
         let (k, v) = layer.split_at(2 * 64 * 4);
         assert_eq!([k, v].map(|part| part.iter().filter(|&&b| b != 0).count()), [8, 12]);
+    }
+
+    #[test]
+    fn a_page_has_the_bytes_of_its_type() {
+        let stride = |ty| {
+            let shapes = shapes(8, 2, [64, 64]);
+            let shapes: Vec<_> = shapes.iter().map(|s| s.map(|s| KvShape { ty, ..s })).collect();
+            Pages::new(64, 0, &shapes).unwrap().stride()
+        };
+        let f16 = 8 * 2 * 64 * 128 * 2;
+        assert_eq!([KvType::F16, KvType::F32].map(stride), [f16, 2 * f16]);
+        assert_eq!(stride(KvType::Q8_0), f16 / 64 * 34);
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl<'m> Net<'m> {
             let shape = mixer.and_then(|mixer| mixer.kv_shape());
             LayerCache {
                 shape: shape.map(|shape| KvShape { ty, ..shape }),
-                window: self.spec.kept_window(index),
+                window: shape.and_then(|_| self.spec.kept_window(index)),
                 state: mixer.map_or(0, |mixer| mixer.state_len()),
             }
         });

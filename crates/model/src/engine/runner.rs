@@ -461,7 +461,8 @@ pub(super) fn admit(
     }
     let asked = tokens.len();
     if asked > limit - used {
-        return Err(ModelError::ContextFull { used, asked, limit, trained: spec.context });
+        let (trained, computable) = (spec.context, spec.max_positions().unwrap_or(usize::MAX));
+        return Err(ModelError::ContextFull { used, asked, limit, trained, computable });
     }
     if spec.is_bidirectional() {
         if used > 0 {
