@@ -14,7 +14,7 @@ pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
 const SLACK: usize = POSITIONS;
 
 /// Number of places that a sequence with windows and no recurrent states can go back to: each has the pages of a whole window.
-pub(crate) const PLACES_OF_WINDOWS: usize = 3;
+pub(crate) const PLACES_OF_WINDOWS: usize = 2;
 
 /// Positions that a sequence keeps at most for layers with a window of `window`, besides those of a batch that is being read: those of the window
 /// itself, and of each of its places.

@@ -54,7 +54,7 @@ impl Default for SessionOptions {
 /// layers, whose states have already consumed the fed tokens, or layers with a window, which have given back what they saw before: the sequence then
 /// goes back to the latest of its places ([`Session::position`] returns the new length).
 ///
-/// Places are kept at the end of each call that feeds more than one token, and every 2048 tokens; four of them at most, or three of a model without
+/// Places are kept at the end of each call that feeds more than one token, and every 2048 tokens; four of them at most, or the latest two of a model without
 /// recurrent layers.
 pub struct Session<'m> {
     runner: Runner<'m>,
