@@ -10,7 +10,7 @@ pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Positions that are kept beyond those that the next row sees: a sequence can always be cut by so many of them. Drafts are shorter.
+/// Positions that are kept beyond those that the next row sees: a sequence can always be cut by this number of them. Drafts are shorter.
 const SLACK: usize = POSITIONS;
 
 /// Number of places that a sequence with windows and no recurrent states can go back to: each has the pages of a whole window.

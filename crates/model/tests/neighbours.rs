@@ -267,7 +267,7 @@ fn a_prompt_goes_on_where_it_differs_from_earlier_ones() {
                     kept.push(page);
                 }
             } else if windowed {
-                // What a window of 12 needs is kept at the end of a prompt, and from the second time on where prompts have parted.
+                // The pages that a window of 12 needs are kept at the end of a prompt, and from the second time on where prompts have parted.
                 assert!(if n >= 440 { reused == n } else { reused <= n }, "{reused}: {what}");
                 let again = [&long[..n], &[other, 9, 8]].concat();
                 let again = self::request(again, n as u64);

@@ -53,7 +53,7 @@ fn a_cut_sequence_continues_as_one_that_was_never_longer() {
             }
             let same = [&prompt[..n.min(400)], &answer[..n.saturating_sub(400)]].concat();
             let mut other = self::session(model, 100);
-            // What is missing of the prompt, and of the answer.
+            // The missing part of the prompt, and of the answer.
             for (session, from) in [(&mut session, left), (&mut other, 0)] {
                 let read = &same[from.min(n).min(400)..n.min(400)];
                 if !read.is_empty() {

@@ -35,14 +35,14 @@ pub struct CacheError {
 }
 
 use pages::{Pages, Pools};
-use places::{Place, Places};
+use places::{Places, SavedPlace};
 use prefix::PrefixIndex;
 pub use prefix::reusable;
 pub(crate) use prefix::{Found, NodeId};
 use states::States;
 use windows::WindowPages;
 
-/// What a layer stores.
+/// The stored data of a layer: the shapes and sizes of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerCache {
     /// The shape of its keys and values in a page, if it has any.
@@ -212,7 +212,7 @@ impl Cache {
                         n
                     }
                     None => match places.latest_within(n) {
-                        Some(Place { position, states: kept, window: pages }) => {
+                        Some(SavedPlace { position, states: kept, window: pages }) => {
                             states.restore(kept);
                             window.share(pages, pages.first()..pages.table().len(), pool);
                             *position
@@ -377,7 +377,7 @@ impl Cache {
         self.pools.touched() + states + self.index.held_states()
     }
 
-    /// What is in its pages and states.
+    /// The sizes of its pages and states.
     pub(crate) fn sizes(&self) -> CacheSizes<'_> {
         CacheSizes {
             page: self.pools.full.stride(),

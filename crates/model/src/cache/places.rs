@@ -15,13 +15,13 @@ pub(super) const PLACES: usize = 4;
 /// The places of one sequence, if it needs any: one whose layers all keep all positions can be cut anywhere.
 pub(crate) struct Places {
     /// Ordered by position.
-    kept: Vec<Place>,
+    kept: Vec<SavedPlace>,
     /// Memory for further ones.
-    spare: Vec<Place>,
+    spare: Vec<SavedPlace>,
 }
 
-/// What there is of a sequence after its first tokens.
-pub(crate) struct Place {
+/// The computed state of a sequence after its first tokens.
+pub(crate) struct SavedPlace {
     /// The number of these tokens.
     pub(crate) position: usize,
     /// The states of recurrent layers.
@@ -48,19 +48,19 @@ impl Places {
         let pages = if windows.is_empty() { 0 } else { pages };
         let spare = (0..most).map(|_| {
             let window = WindowPages::with_capacity(pages);
-            Ok(Place { position: 0, states: states.unsaved()?, window })
+            Ok(SavedPlace { position: 0, states: states.unsaved()?, window })
         });
         Ok(Places { kept: Vec::with_capacity(most), spare: spare.collect::<Result<_, _>>()? })
     }
 
     /// The latest one of at most `most` tokens.
-    pub(crate) fn latest_within(&self, most: usize) -> Option<&Place> {
+    pub(crate) fn latest_within(&self, most: usize) -> Option<&SavedPlace> {
         self.kept.iter().rfind(|place| place.position <= most)
     }
 
     /// One of at least `position` tokens that has the pages from `first` on.
-    pub(crate) fn with_page(&self, first: usize, position: usize) -> Option<&Place> {
-        let has = |place: &&Place| place.position >= position && place.window.first() <= first;
+    pub(crate) fn with_page(&self, first: usize, position: usize) -> Option<&SavedPlace> {
+        let has = |place: &&SavedPlace| place.position >= position && place.window.first() <= first;
         self.kept.iter().find(has)
     }
 

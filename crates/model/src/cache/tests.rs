@@ -7,7 +7,7 @@ use super::*;
 
 const SLIDING: usize = 100;
 const CHUNK: usize = 192;
-const LONGEST: usize = 1500;
+const MAX_LEN: usize = 1500;
 const SEQUENCES: usize = 3;
 
 /// A layer that keeps all positions, one with a window, a window of a layer that uses the keys and values of that one, and perhaps a state.
@@ -27,7 +27,7 @@ fn cache(kept: usize, state: usize) -> Cache {
         layer(None, Some(Window::Chunk(CHUNK))),
         LayerCache { state, ..layer(None, None) },
     ];
-    let positions = LONGEST.next_multiple_of(POSITIONS) * SEQUENCES;
+    let positions = MAX_LEN.next_multiple_of(POSITIONS) * SEQUENCES;
     Cache::new(positions, SEQUENCES, kept, &layers).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn summary(tokens: &[u32]) -> f32 {
     summaries(tokens).last().copied().unwrap_or_default()
 }
 
-/// What a cache holds of a sequence for a layer at a position.
+/// The number that a cache holds of a sequence for a layer at a position.
 fn stored(cache: &Cache, layer: usize, sequence: usize, position: usize) -> f32 {
     let table = cache.sequences[sequence].table(layer == 1);
     let page = cache.pools.of_layer(layer).bytes_of(table[position / POSITIONS]);
@@ -105,7 +105,7 @@ fn compute(cache: &mut Cache, sequence: usize, tokens: &[u32], from: usize, part
 
 /// The tokens of some prompt: they begin like others, up to where one of a few of them differs.
 fn prompt(random: &mut Random) -> Vec<u32> {
-    let (len, parts) = (1 + random.below(LONGEST - 200), [0, 200, 450, 451, 830]);
+    let (len, parts) = (1 + random.below(MAX_LEN - 200), [0, 200, 450, 451, 830]);
     let from = parts[random.below(parts.len())];
     let kind = random.below(2) as u32;
     (0..len as u32).map(|i| if i as usize >= from { i + 10_000 * kind } else { i }).collect()
@@ -126,7 +126,7 @@ fn live(seed: u64, kept: usize, state: usize) -> usize {
                 *indexed = Indexed::default();
             }
             1..4 => {
-                // A prompt of an engine: it goes on where the index ends, and a place or two are kept.
+                // A prompt of an engine: it continues where the index ends, and a place or two are kept.
                 cache.clear(sequence);
                 *tokens = prompt(&mut random);
                 *indexed = Indexed::default();
@@ -159,7 +159,7 @@ fn live(seed: u64, kept: usize, state: usize) -> usize {
             }
             4..6 => {
                 let from = tokens.len();
-                let more = random.below(LONGEST.saturating_sub(from).min(180) + 1);
+                let more = random.below(MAX_LEN.saturating_sub(from).min(180) + 1);
                 tokens.extend((0..more).map(|_| random.below(50) as u32 + 50_000));
                 let part = if random.below(2) == 0 { 1 } else { 100 };
                 compute(&mut cache, sequence, tokens, from, part);
@@ -179,7 +179,7 @@ fn live(seed: u64, kept: usize, state: usize) -> usize {
                     assert_eq!(cache.state(3, sequence)[0], at);
                 }
                 tokens.truncate(left);
-                // What is in the index is a prompt's.
+                // The index has the rows of prompts.
                 *indexed = Indexed::default();
             }
         }
@@ -250,7 +250,7 @@ fn a_row_that_sees_what_was_given_back_is_not_computed() {
     cache.prepare(0, 200, 201);
 }
 
-/// What a sequence keeps at depth, of the shapes of published models: bytes of a position on average, and the share of what all layers of all
+/// The memory of a sequence at depth, of the shapes of published models: bytes of a position on average, and the share of what all layers of all
 /// positions have. `cargo test -p alight-model --lib cache::tests::depth -- --nocapture` prints them.
 #[test]
 fn depth_costs_little_more_than_the_layers_that_see_all() {

@@ -1,6 +1,6 @@
 //! The pages of layers with a window: those of positions that a later row may still see, and no others.
 //!
-//! A layer with a window needs no position that all later rows have left behind. So its keys and values are in a pool of their own, and a sequence
+//! A layer with a window needs no position that no later row sees. So its keys and values are in a pool of their own, and a sequence
 //! gives back a page of it once no row sees any position of the page. Invariant: a row that is computed sees no page that was given back
 //! ([`Cache::prepare`](super::Cache::prepare) refuses to compute one).
 

@@ -57,7 +57,7 @@ pub struct ListedPrompt {
     pub prompt: Result<(String, Vec<u32>), PromptFileError>,
 }
 
-/// What is in a page, in the states of a sequence, and in a prompt file.
+/// The sizes of pages and of the states of a sequence, in memory and in prompt files.
 pub(crate) struct CacheSizes<'c> {
     /// Bytes of a page of layers that keep all positions.
     pub(crate) page: usize,
