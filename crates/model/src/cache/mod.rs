@@ -129,7 +129,10 @@ impl Cache {
             true => Pages::new(0, 0, &[])?,
             false => Pages::new(positions.saturating_add(places), kept, &shapes(true))?,
         };
-        let pools = Pools { full: Pages::new(positions, kept, &shapes(false))?, window };
+        let mut pools = Pools { full: Pages::new(positions, kept, &shapes(false))?, window };
+        let all = pools.full.stride() + pools.window.stride();
+        pools.full.ask_for_huge_pages(all);
+        pools.window.ask_for_huge_pages(all);
         let states = || layers.iter().map(|layer| layer.state);
         let (pages, of) = (positions.div_ceil(POSITIONS), sequences.max(1));
         let sequence = || -> Result<SequenceCache, CacheError> {

@@ -102,14 +102,20 @@ impl Pages {
         let stride = end.div_ceil(alignment).saturating_mul(alignment);
         let spare = spare / stride.saturating_mul(size_of::<u16>()).max(MIN_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
-        let mut memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
-        // Attending to a long text reads all of it for each token, and small pages cost up to a tenth of that time.
-        if stride.saturating_mul(size_of::<u16>()) <= HUGE_PAGE {
-            memory.ask_for_huge_pages(SMALL_PAGES_BYTES);
-        }
+        let memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
         let (uses, free) = (vec![0; 2 * count], Vec::with_capacity(count));
         let own = count as u32;
         Ok(Pages { layers, memory, stride, uses, free, fresh: 0, own, of_files: Vec::new() })
+    }
+
+    /// Asks for huge pages, where pages of all layers together have `all` bytes: attending to a long text reads all of it for each token, and small
+    /// pages cost up to a tenth of that time.
+    pub(crate) fn ask_for_huge_pages(&mut self, all: usize) {
+        let stride = self.stride();
+        if (1..=HUGE_PAGE).contains(&stride) {
+            // As many positions as there would be if these were the pages of all layers.
+            self.memory.ask_for_huge_pages(SMALL_PAGES_BYTES / all.div_ceil(stride).max(1));
+        }
     }
 
     /// Returns an unused page; `None` if there is none.
