@@ -58,7 +58,6 @@ def run(args) -> int:
                 document.append({"model": name, "depth": depth, "build": build, "of_depth": kept} | found)
                 rows.append([name, str(depth), build, f"{found['peak']:.1f}", f"{kept:.1f}", f"{kept * MIB / depth:.0f}", f"{found['token']:.2f}"])
                 figures |= {
-                    f"peak, {build}": {"values": [round(found["peak"], 1)], "unit": "MiB"},
                     f"of the depth, {build}": {"values": [round(kept, 1)], "unit": "MiB"},
                     f"processor time of a token, {build}": {"values": [round(found["token"], 2)], "unit": "ms"},
                 }
