@@ -75,8 +75,8 @@ fn compute(cache: &mut Cache, sequence: usize, tokens: &[u32], from: usize, part
     while start < tokens.len() {
         let end = tokens.len().min(start + part);
         assert!(cache.prepare(sequence, start, end));
-        for position in start..end {
-            let row = [expected[position]; 16];
+        for (position, number) in expected.iter().enumerate().take(end).skip(start) {
+            let row = [*number; 16];
             for layer in [0, 1] {
                 let writer = cache.writers(layer)(sequence);
                 // SAFETY: one thread.
