@@ -101,6 +101,7 @@ COMMANDS = (
     Command("bench start", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "a whole process to its first token and to its end"),
     Command("bench static", BY_HAND, ANY, f"{BUILD}, {MODELS}, make dist", "the static program of a release beside the ordinary one: speed, start, memory"),
     Command("bench streamed", BY_HAND, VENV, f"{BUILD}, llama.cpp if there is one, root, 2 GB of disk", "a dense model in less memory than it takes, in control groups, beside our map and llama.cpp"),
+    Command("bench windows", BY_HAND, VENV, f"{BUILD}, {MODELS}", "what depth costs a model with sliding windows, in memory and time, beside another build"),
     Command("check aot-gpu", BY_HAND, ANY, "make test-python, pip", "what XLA makes of decode, prefill and collective on GPUs, by its compiler, without one", test_all="--machines 1"),
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
     Command("check aarch64", BY_HAND, ANY, f"qemu-user-static, rustup target add, make dist, {MODELS}", "the kernels for NEON, and the static program for aarch64 with real models beside llama.cpp's answers, under an emulator"),

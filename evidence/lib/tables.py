@@ -196,6 +196,8 @@ TABLES = {
         Column("mean KL", "mean KL"), Column("99 %", "99 %"), Column("same first token, %", "same first token"), Column("perplexity / exact", "perplexity / exact"))),
     "context": Table(LOADING, "memory of a process, MiB", (Pick("context"),), tuple(Column(title, name) for title, name in (
         ("its own with -c 4096", "anonymous at -c 4096"), ("after 700 words", "anonymous after some 700 words"), ("of which KV cache", "of which KV cache"), ("the file's, shared", "of the file")))),
+    "windows": Table(LOADING, "memory of what was read, MiB", (Pick("windows"),), (
+        Column("all layers keep all (c980e456)", "of the depth, before"), Column("windows", "of the depth, now"), Column("of which keys and values", "kept, now"))),
     "start-gguf": Table(LOADING, "GGUF, cached, ms", (Pick("start-gguf"),), tuple(Column(name, name, spread=True) for name in ("alight, GGUF", "llama.cpp", "llama.cpp, its best"))),
     "experts-cold": Table(LOADING, "prompt", (Pick("experts-cold"),), (Column("first token, s", "first token"), Column("read by then, GB", "read"))),
     "experts-budget": Table(LOADING, "memory", (Pick("experts-budget"),), (

@@ -13,11 +13,11 @@ thread_local! {
 
 fuzz_target!(|data: &[u8]| {
     let mut bytes = data.to_vec();
-    if bytes.len() > 120 && bytes.len() % 2 == 0 {
+    if bytes.len() > 132 && bytes.len() % 2 == 0 {
         bytes[..8].copy_from_slice(b"ALIGHTPC");
-        bytes[8..12].copy_from_slice(&1u32.to_le_bytes());
+        bytes[8..12].copy_from_slice(&2u32.to_le_bytes());
         let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
-        let len = if (116..=bytes.len()).contains(&len) { len } else { bytes.len() };
+        let len = if (128..=bytes.len()).contains(&len) { len } else { bytes.len() };
         bytes[12..16].copy_from_slice(&(len as u32).to_le_bytes());
         let crc = crc32fast::hash(&bytes[..len - 4]);
         bytes[len - 4..len].copy_from_slice(&crc.to_le_bytes());

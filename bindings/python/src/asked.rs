@@ -422,12 +422,14 @@ pub struct Context {
     pub limit: usize,
     /// The number that the model was trained for.
     pub trained: usize,
+    /// The number that can be computed of it.
+    pub computable: usize,
 }
 
 impl Context {
     /// Returns the tokens if they can be computed.
     pub fn checked(self, tokens: Vec<u32>, vocabulary: &Vocabulary) -> PyResult<Vec<u32>> {
-        let Context { limit, trained } = self;
+        let Context { limit, trained, computable } = self;
         let vocab = vocabulary.tokenizer.vocab_size();
         if tokens.is_empty() {
             return Err(error::model(ModelError::EmptyInput));
@@ -437,7 +439,13 @@ impl Context {
         }
         if tokens.len() > limit {
             let asked = tokens.len();
-            return Err(error::model(ModelError::ContextFull { used: 0, asked, limit, trained }));
+            return Err(error::model(ModelError::ContextFull {
+                used: 0,
+                asked,
+                limit,
+                trained,
+                computable,
+            }));
         }
         Ok(tokens)
     }

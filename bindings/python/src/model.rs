@@ -295,6 +295,7 @@ impl Model {
             let draft = draft.map(|path| Model::open(&path, &open)).transpose()?;
             let (spec, warnings) = (model.spec(), model.warnings());
             let trained = spec.context;
+            let computable = spec.max_positions().unwrap_or(usize::MAX);
             options.context = Some(alight_model::context(context, trained));
             let about = (model.name().to_owned(), spec.architecture, spec.hidden_size);
             let (name, architecture, hidden_size) = about;
@@ -302,7 +303,7 @@ impl Model {
             let (parameters, threads) = (model.parameters(), model.threads());
             let vocabulary = model.shared_vocabulary();
             let (worker, limit) = Worker::start(model, draft, options)?;
-            let context = Context { limit, trained };
+            let context = Context { limit, trained, computable };
             let model = Model {
                 worker,
                 vocabulary,

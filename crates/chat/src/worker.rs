@@ -23,8 +23,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use alight_model::{
-    Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError,
-    OfPrompt, Request, RequestId,
+    CachePage, Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model,
+    ModelError, OfPrompt, Request, RequestId,
 };
 
 use crate::counts::{Counts, Totals};
@@ -203,7 +203,7 @@ pub struct Worker {
     pending: Arc<AtomicUsize>,
     max_pending: usize,
     context: usize,
-    page: Arc<OnceLock<(usize, usize)>>,
+    page: Arc<OnceLock<CachePage>>,
     counts: Arc<Counts>,
     health: Arc<Health>,
     stuck_after: Duration,
@@ -349,8 +349,8 @@ impl Worker {
         self.context
     }
 
-    /// The number of positions of a page of the KV cache, and its bytes in all layers; `None` before the first engine is created.
-    pub fn page(&self) -> Option<(usize, usize)> {
+    /// The sizes of pages of the KV cache; `None` before the first engine is created.
+    pub fn page(&self) -> Option<CachePage> {
         self.page.get().copied()
     }
 
@@ -432,7 +432,7 @@ struct EngineThread<M> {
     model: M,
     draft: Option<M>,
     config: WorkerConfig,
-    page: Arc<OnceLock<(usize, usize)>>,
+    page: Arc<OnceLock<CachePage>>,
     counts: Arc<Counts>,
     health: Arc<Health>,
     cancel: Cancel,

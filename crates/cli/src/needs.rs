@@ -1,6 +1,6 @@
 //! The memory that a model and a conversation need.
 
-use alight_model::{KvType, Model, ModelSpec};
+use alight_model::{KvType, Model, ModelSpec, Stored};
 use serde::Serialize;
 
 use crate::units;
@@ -15,7 +15,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns the memory for this number of positions. Layers with a sliding window may hold less.
+    /// Returns the memory for this number of positions.
     pub fn of(model: &Model, positions: usize, cache: KvType) -> Held {
         Held::of_spec(model.spec(), model.file_bytes(), positions, cache)
     }
@@ -49,13 +49,14 @@ pub fn available() -> Option<u64> {
 
 /// Returns the bytes of keys, values and states.
 fn stored(spec: &ModelSpec, positions: usize, cache: KvType) -> u64 {
-    let halves: usize = spec.stored_per_position().sum();
-    let position = match cache {
+    let of_layer = |stored: Stored| stored.kept_of(positions).saturating_mul(stored.bytes) as u64;
+    let halves = spec.stored().map(of_layer).fold(0, u64::saturating_add);
+    let kept = match cache {
         KvType::F16 => halves,
-        KvType::F32 => 2 * halves,
+        KvType::F32 => halves.saturating_mul(2),
         // 32 bytes and a two-byte scale for 32 values of two bytes.
-        KvType::Q8_0 => halves * 34 / 64,
+        KvType::Q8_0 => halves / 64 * 34,
     };
     let states: usize = spec.states().sum();
-    (positions as u64).saturating_mul(position as u64).saturating_add(states as u64)
+    kept.saturating_add(states as u64)
 }

@@ -66,7 +66,7 @@ pub enum ModelError {
     /// The tokens do not fit in the remaining context. Nothing was fed.
     #[error(
         "the context is full: {used} of {limit} positions are used and {asked} more are needed{}",
-        raise(*used, *asked, *limit, *trained)
+        raise(*used, *asked, *limit, [*trained, *computable])
     )]
     ContextFull {
         /// Positions in use.
@@ -77,6 +77,8 @@ pub enum ModelError {
         limit: usize,
         /// Positions that the model was trained for.
         trained: usize,
+        /// Positions that can be computed of it, whatever the context.
+        computable: usize,
     },
     /// A session was requested with impossible options.
     #[error("a session cannot have {what} of {found}, expected {expected}")]
@@ -256,9 +258,14 @@ fn blame(weight: Option<&str>) -> String {
 }
 
 /// Explains how to get a larger context, if there is a way.
-fn raise(used: usize, asked: usize, limit: usize, trained: usize) -> String {
+fn raise(used: usize, asked: usize, limit: usize, [trained, computable]: [usize; 2]) -> String {
     let needed = used.saturating_add(asked);
-    if needed <= trained {
+    if computable < trained && needed > computable {
+        format!(
+            "; of this model {computable} positions can be computed (it was trained for {trained}), so a \
+             shorter text is needed"
+        )
+    } else if needed <= trained {
         format!(
             "; a larger context can be asked for with -c {needed} or more (the model was trained \
              for {trained})"

@@ -140,8 +140,8 @@ pub use cache::reusable;
 pub use cancel::Cancel;
 pub use content::ModelContent;
 pub use engine::{
-    Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
-    Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_WHOLE_TEXT, Numbers, OfPrompt,
+    CachePage, Constraint, DraftCounts, Engine, EngineOptions, Event, Finish, GenerateOptions,
+    Generated, Logprobs, MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_WHOLE_TEXT, Numbers, OfPrompt,
     OptionError, OutputCounts, Request, RequestId, Restored, Sampler, SamplerCount, SamplerNumber,
     SamplerOptions, SamplerStages, Session, SessionOptions, Speculate, StageError, context,
     generate, generate_constrained, to_unit_length,
@@ -153,7 +153,7 @@ pub use open::{DEFAULT_CONTEXT, Model, OpenOptions, OpenTimings};
 pub use prompts::{
     IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError, RestoreError,
 };
-pub use spec::{ClassifierSpec, ModelSpec, Pooling};
+pub use spec::{ClassifierSpec, ModelSpec, Pooling, Stored};
 pub use store::{ExpertTrace, LoadError, Loading, TraceError};
 pub use tensors::WeightError;
 pub use threads::{MAX_THREADS, Pool};

@@ -571,8 +571,7 @@ fn ask_for_vectors(catalog: &Catalog<'_>, maps: &[Arc<Map>]) {
 
 /// Approximate memory of a sequence of the usual length in bytes, without weights: keys and values, and the fixed memory of the program.
 fn sequence_bytes(spec: &ModelSpec) -> u64 {
-    let shapes = spec.mixers().filter_map(|(_, mixer)| mixer.spec().kv_shape());
-    let position: usize =
-        shapes.map(|shape| 2 * (shape.k_len() + shape.v_len()) / shape.capacity).sum();
-    (position * spec.context.min(DEFAULT_CONTEXT)) as u64 + PROGRAM
+    let positions = spec.context.min(DEFAULT_CONTEXT);
+    let kept = spec.stored().map(|stored| stored.bytes * stored.kept_of(positions));
+    kept.sum::<usize>() as u64 + PROGRAM
 }

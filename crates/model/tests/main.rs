@@ -46,6 +46,7 @@ mod speculate;
 mod streamed;
 mod unread_keys;
 mod vectors;
+mod windows;
 
 /// How a test opens a model if it does not matter.
 fn options() -> alight_model::OpenOptions {

@@ -1,12 +1,12 @@
 //! The memory of keys and values, in pages of positions.
 //!
-//! A page holds [`POSITIONS`] positions of all layers that have keys and values. A sequence has a table of pages, in the order of its positions;
-//! pages need not be contiguous, and several sequences may read the same one.
+//! A page holds [`POSITIONS`] positions of several layers: of all that keep every position, or of all that have a window. A sequence has a table of
+//! pages of either kind, in the order of its positions; pages need not be contiguous, and several sequences may read the same one.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use alight_kernels::attention::{KvCache, KvShape, KvType, KvWriter, PageTable};
+use alight_kernels::attention::{KvCache, KvShape, KvWriter, PageTable};
 
 use alight_pages::{HUGE_PAGE, Map, MapError};
 
@@ -27,9 +27,38 @@ const SMALL_PAGES_BYTES: usize = 4 << 20;
 /// The shape of a layer's keys and values in a page, and the offsets of both in it.
 type LayerPages = (KvShape, [usize; 2]);
 
-/// The pages of all sequences.
+/// The pages of all layers.
+pub(crate) struct Pools {
+    /// Those of layers that keep all positions.
+    pub(crate) full: Pages,
+    /// Those of layers with a window.
+    pub(crate) window: Pages,
+}
+
+impl Pools {
+    /// Checks that the data read from files is reliable.
+    ///
+    /// # Errors
+    /// A file has become shorter, or cannot be read.
+    pub(crate) fn check(&self) -> Result<(), MapError> {
+        self.full.check()?;
+        self.window.check()
+    }
+
+    /// Bytes that were touched, and so use memory of this process.
+    pub(crate) fn touched(&self) -> usize {
+        self.full.touched() + self.window.touched()
+    }
+
+    /// Returns the pages that have the keys and values of a layer, if it has any.
+    pub(crate) fn of_layer(&self, layer: usize) -> &Pages {
+        if self.window.has_layer(layer) { &self.window } else { &self.full }
+    }
+}
+
+/// The pages of all sequences, for some layers.
 pub(crate) struct Pages {
-    /// By layer; `None`: no keys and values.
+    /// By layer; `None`: no keys and values here.
     layers: Vec<Option<LayerPages>>,
     /// Of u16, `[own pages and pages of files, stride]`: a page has the keys and values of one layer, then those of the next.
     memory: Zeroed<u16>,
@@ -60,13 +89,12 @@ impl Pages {
         let mut end = 0usize;
         let layers = shapes.iter().map(|shape| {
             let shape = (*shape)?;
-            // Those of bytes have the distances of f16.
-            let elements = if shape.ty == KvType::F32 { 2 } else { 1 };
-            let positions = POSITIONS.saturating_mul(shape.kv_heads).saturating_mul(elements);
-            let size = |dim: usize| positions.saturating_mul(dim);
+            let head = KvShape { kv_heads: 1, capacity: POSITIONS, ..shape };
+            let [k_len, v_len] =
+                [head.k_len(), head.v_len()].map(|len| len.saturating_mul(shape.kv_heads));
             let keys = end;
-            let values = keys.saturating_add(size(shape.k_dim));
-            end = values.saturating_add(size(shape.stored_v_dim()));
+            let values = keys.saturating_add(k_len);
+            end = values.saturating_add(v_len);
             Some((shape, [keys, values]))
         });
         let layers = layers.collect();
@@ -74,14 +102,20 @@ impl Pages {
         let stride = end.div_ceil(alignment).saturating_mul(alignment);
         let spare = spare / stride.saturating_mul(size_of::<u16>()).max(MIN_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
-        let mut memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
-        // Attending to a long text reads all of it for each token, and small pages cost up to a tenth of that time.
-        if stride.saturating_mul(size_of::<u16>()) <= HUGE_PAGE {
-            memory.ask_for_huge_pages(SMALL_PAGES_BYTES);
-        }
+        let memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
         let (uses, free) = (vec![0; 2 * count], Vec::with_capacity(count));
         let own = count as u32;
         Ok(Pages { layers, memory, stride, uses, free, fresh: 0, own, of_files: Vec::new() })
+    }
+
+    /// Asks for huge pages, where pages of all layers together have `all` bytes: attending to a long text reads all of it for each token, and small
+    /// pages cost up to a tenth of that time.
+    pub(crate) fn ask_for_huge_pages(&mut self, all: usize) {
+        let stride = self.stride();
+        if (1..=HUGE_PAGE).contains(&stride) {
+            // As many positions as there would be if these were the pages of all layers.
+            self.memory.ask_for_huge_pages(SMALL_PAGES_BYTES / all.div_ceil(stride).max(1));
+        }
     }
 
     /// Returns an unused page; `None` if there is none.
@@ -206,6 +240,11 @@ impl Pages {
         }
     }
 
+    /// Returns true if a layer has keys and values here.
+    pub(crate) fn has_layer(&self, layer: usize) -> bool {
+        self.layers.get(layer).is_some_and(Option::is_some)
+    }
+
     fn table<'t>(&self, pages: &'t [u32]) -> PageTable<'t> {
         PageTable { pages, stride: self.stride }
     }
@@ -236,6 +275,7 @@ const HAS_KEYS: &str = "a layer of attention";
 mod tests {
     use super::*;
     use alight_kernels::Isa;
+    use alight_kernels::attention::KvType;
 
     fn shapes(layers: usize, kv_heads: usize, [k_dim, v_dim]: [usize; 2]) -> Vec<Option<KvShape>> {
         let shape =
@@ -262,6 +302,18 @@ mod tests {
         assert_eq!(layer.iter().filter(|&&b| b != 0).count(), 20);
         let (k, v) = layer.split_at(2 * 64 * 4);
         assert_eq!([k, v].map(|part| part.iter().filter(|&&b| b != 0).count()), [8, 12]);
+    }
+
+    #[test]
+    fn a_page_has_the_bytes_of_its_type() {
+        let stride = |ty| {
+            let shapes = shapes(8, 2, [64, 64]);
+            let shapes: Vec<_> = shapes.iter().map(|s| s.map(|s| KvShape { ty, ..s })).collect();
+            Pages::new(64, 0, &shapes).unwrap().stride()
+        };
+        let f16 = 8 * 2 * 64 * 128 * 2;
+        assert_eq!([KvType::F16, KvType::F32].map(stride), [f16, 2 * f16]);
+        assert_eq!(stride(KvType::Q8_0), f16 / 64 * 34);
     }
 
     #[test]

@@ -1,26 +1,19 @@
 //! The states of recurrent layers, of one sequence.
 //!
-//! A state includes everything before its position, so it cannot be truncated as keys and values can. Copies of earlier states are kept instead, and
-//! a truncated sequence goes back to the latest of them.
+//! A state includes everything before its position, so it cannot be truncated as keys and values can. Copies of earlier states are kept instead
+//! ([`Places`](super::places::Places)), and a truncated sequence goes back to the latest of them.
 
 use std::ops::Range;
 
 use super::CacheError;
 use super::zeroed::Zeroed;
 
-/// Number of earlier states that are kept.
-const SNAPSHOTS: usize = 4;
-
-/// The current states of all layers that have one, and those at some earlier positions.
+/// The current states of all layers that have one.
 pub(crate) struct States {
     /// By layer: the range of its state; empty: it has none.
     layers: Vec<Range<usize>>,
     /// Zeros at the start of a sequence.
     now: Zeroed<f32>,
-    /// Ordered by position.
-    snapshots: Vec<Snapshot>,
-    /// Memory for further snapshots.
-    spare: Vec<Zeroed<f32>>,
     /// The states after each token of a draft except the last, if drafts are computed.
     drafts: Vec<Zeroed<f32>>,
 }
@@ -40,12 +33,6 @@ impl Kept {
     }
 }
 
-struct Snapshot {
-    /// The number of tokens in it.
-    position: usize,
-    states: Zeroed<f32>,
-}
-
 impl States {
     /// Creates the states of layers with these numbers of elements. Memory is allocated when it is first written.
     ///
@@ -59,14 +46,7 @@ impl States {
             start..end
         });
         let layers = layers.collect();
-        let spare = if end == 0 { 0 } else { SNAPSHOTS };
-        Ok(States {
-            layers,
-            now: Zeroed::new(end)?,
-            snapshots: Vec::with_capacity(SNAPSHOTS),
-            spare: (0..spare).map(|_| Zeroed::new(end)).collect::<Result<_, _>>()?,
-            drafts: Vec::new(),
-        })
+        Ok(States { layers, now: Zeroed::new(end)?, drafts: Vec::new() })
     }
 
     /// Returns true if no layer has a state.
@@ -109,15 +89,9 @@ impl States {
     /// # Errors
     /// The system does not provide the memory.
     pub(crate) fn kept(&self) -> Result<Kept, CacheError> {
-        let mut copy = Zeroed::new(self.now.get().len())?;
-        copy.get_mut().copy_from_slice(self.now.get());
-        Ok(Kept(copy))
-    }
-
-    /// The latest snapshot of at most `most` tokens: its bytes, and its number of tokens.
-    pub(crate) fn snapshot(&self, most: usize) -> Option<(&[u8], usize)> {
-        let snapshot = self.snapshots.iter().rfind(|snapshot| snapshot.position <= most)?;
-        Some((snapshot.states.bytes(), snapshot.position))
+        let mut kept = self.unsaved()?;
+        self.save_to(&mut kept);
+        Ok(kept)
     }
 
     /// The number of bytes of the states.
@@ -130,51 +104,34 @@ impl States {
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.back_to(0);
         let filled = fill(self.now.bytes_mut());
         if filled.is_err() {
-            self.back_to(0);
+            self.begin_again();
         }
         filled
     }
 
-    /// Restores kept states, and drops all snapshots.
+    /// Goes back to the start of a sequence.
+    pub(crate) fn begin_again(&mut self) {
+        self.now.get_mut().fill(0.0);
+    }
+
+    /// Restores kept states.
     pub(crate) fn restore(&mut self, kept: &Kept) {
-        self.back_to(0);
         self.now.get_mut().copy_from_slice(kept.0.get());
     }
 
-    /// The position of the latest snapshot; 0 without one.
-    pub(crate) fn latest(&self) -> usize {
-        self.snapshots.last().map_or(0, |snapshot| snapshot.position)
+    /// Overwrites kept states with the current ones.
+    pub(crate) fn save_to(&self, kept: &mut Kept) {
+        kept.0.get_mut().copy_from_slice(self.now.get());
     }
 
-    /// Saves a snapshot of the states, which include `position` tokens. If all snapshots are in use, the one whose neighbours are closest to each
-    /// other is dropped; the latest earlier snapshot stays.
-    pub(crate) fn save(&mut self, position: usize) {
-        if self.is_empty() || position == self.latest() {
-            return;
-        }
-        let mut states = self.spare.pop().unwrap_or_else(|| {
-            let before = |i: usize| if i == 0 { 0 } else { self.snapshots[i - 1].position };
-            let gap = |i: &usize| self.snapshots[i + 1].position - before(*i);
-            let least = (0..SNAPSHOTS - 1).min_by_key(gap).expect("several snapshots");
-            self.snapshots.remove(least).states
-        });
-        states.get_mut().copy_from_slice(self.now.get());
-        self.snapshots.push(Snapshot { position, states });
-    }
-
-    /// Goes back to the latest snapshot of at most `most` tokens, or to the start, and returns that number of tokens.
-    pub(crate) fn back_to(&mut self, most: usize) -> usize {
-        while let Some(last) = self.snapshots.pop_if(|snapshot| snapshot.position > most) {
-            self.spare.push(last.states);
-        }
-        match self.snapshots.last() {
-            Some(snapshot) => self.now.get_mut().copy_from_slice(snapshot.states.get()),
-            None => self.now.get_mut().fill(0.0),
-        }
-        self.latest()
+    /// Creates memory for kept states, which is provided when they are saved.
+    ///
+    /// # Errors
+    /// The system does not provide the address space.
+    pub(crate) fn unsaved(&self) -> Result<Kept, CacheError> {
+        Zeroed::new(self.now.get().len()).map(Kept)
     }
 }
 
@@ -187,22 +144,19 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_back_to_the_latest_snapshot_that_is_early_enough() {
+    fn kept_states_are_restored() {
         let mut states = states();
-        for position in [3, 8] {
-            states.layer(0).fill(position as f32);
-            states.layer(2).fill(-(position as f32));
-            states.save(position);
-        }
+        states.layer(0).fill(3.0);
+        states.layer(2).fill(-3.0);
+        let mut kept = states.kept().unwrap();
         states.layer(0).fill(9.0);
-        assert_eq!(states.back_to(8), 8);
-        assert_eq!((states.layer(0)[1], states.layer(2)[0]), (8.0, -8.0));
-        assert_eq!(states.back_to(7), 3);
-        assert_eq!((states.layer(0)[0], states.layer(2)[0]), (3.0, -3.0));
+        states.restore(&kept);
+        assert_eq!((states.layer(0)[1], states.layer(2)[0]), (3.0, -3.0));
+        states.begin_again();
+        assert_eq!((states.layer(0)[1], states.layer(2)[0]), (0.0, 0.0));
         assert!(states.layer(1).is_empty());
-        assert_eq!(states.back_to(2), 0);
-        assert_eq!((states.layer(0)[0], states.layer(2)[0]), (0.0, 0.0));
-        assert_eq!(states.back_to(100), 0, "what came later is gone");
+        states.save_to(&mut kept);
+        assert!(kept.all().iter().all(|byte| *byte == 0));
     }
 
     #[test]
@@ -230,16 +184,5 @@ mod tests {
     fn an_impossible_size_is_an_error() {
         let error = States::new([1 << 62, 1 << 62].into_iter()).err().unwrap();
         assert_eq!(error.bytes, usize::MAX);
-    }
-
-    #[test]
-    fn when_there_are_too_many_the_closest_ones_go() {
-        let mut states = states();
-        for position in [100, 110, 300, 500, 900, 1000] {
-            states.save(position);
-        }
-        let kept: Vec<usize> = states.snapshots.iter().map(|s| s.position).collect();
-        assert_eq!(kept, [300, 500, 900, 1000], "{kept:?}");
-        assert!(states.spare.is_empty());
     }
 }

@@ -31,8 +31,10 @@ pub(super) struct ActiveRequest {
     pub(super) cold: bool,
     /// True if its prompt is read in one step, since tokens attend to later ones.
     pub(super) is_whole: bool,
-    /// Positions after which the states of recurrent layers are to be saved.
+    /// Positions after which the states of recurrent layers are to be saved, or pages of layers with a window are to be kept.
     pub(super) marks: Vec<usize>,
+    /// True if a step ends at each of them: states are those after its last row, and pages are kept later.
+    pub(super) ends_at_marks: bool,
 }
 
 impl ActiveRequest {
@@ -49,7 +51,8 @@ impl ActiveRequest {
     /// The number of prompt tokens that may be read in one step: at most up to the next position at which states have to be saved.
     pub(super) fn readable(&self) -> usize {
         let (unread, computed) = (self.sequence.unread(), self.sequence.computed());
-        let mark = self.marks.iter().filter(|mark| **mark > computed).min();
+        let marks = self.marks.iter().filter(|_| self.ends_at_marks);
+        let mark = marks.filter(|mark| **mark > computed).min();
         let to_mark = mark.map_or(usize::MAX, |mark| mark - computed);
         match self.request.of_prompt {
             OfPrompt::Logits if unread > 1 => (unread - 1).min(to_mark),

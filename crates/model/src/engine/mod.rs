@@ -34,7 +34,7 @@ pub use self::outputs::DraftCounts;
 pub use self::request::{Constraint, Event, OfPrompt, Request, RequestId, to_unit_length};
 pub use self::runner::{MAX_BATCH, MAX_CONTEXT, MAX_SEQUENCES, MAX_WHOLE_TEXT, Restored};
 pub use self::sampler::{Sampler, SamplerOptions};
-pub use self::scheduler::{Engine, EngineOptions};
+pub use self::scheduler::{CachePage, Engine, EngineOptions};
 pub use self::session::{Session, SessionOptions};
 pub use self::speculate::Speculate;
 pub use self::stages::{SamplerStages, StageError};

@@ -97,6 +97,11 @@ impl<'m> MtpHead<'m> {
             (self.start, self.end) = (position, position);
         }
         // Positions from this one on were not accepted.
+        let len = position - self.start;
+        if self.cache.go_back(0, len) != len {
+            self.clear();
+            (self.start, self.end) = (position, position);
+        }
         (self.len, self.drafted) = (position - self.start, 0);
         self.kept = self.kept.saturating_sub(self.end.saturating_sub(position));
         self.end = position;

@@ -31,7 +31,7 @@ use alight_kernels::rope::RopeTable;
 use alight_kernels::{gate, vec};
 use alight_pages::slots::HeldGroup;
 
-use crate::cache::{Cache, CacheError};
+use crate::cache::{Cache, CacheError, LayerCache};
 use crate::cancel::Cancel;
 use crate::error::{ModelError, StepError};
 use crate::parts::Contribution;
@@ -136,12 +136,16 @@ impl<'m> Net<'m> {
         kept: usize,
         ty: KvType,
     ) -> Result<Cache, CacheError> {
-        let layers = || self.spec.layers.iter().map(|layer| layer.mixer.as_ref());
-        let shape = |mixer: Option<&Mixer>| Some(KvShape { ty, ..mixer?.spec().kv_shape()? });
-        let shapes: Vec<_> = layers().map(shape).collect();
-        let states: Vec<_> =
-            layers().map(|mixer| mixer.map_or(0, |mixer| mixer.spec().state_len())).collect();
-        Cache::new(positions, sequences, kept, &shapes, &states)
+        let layers = self.spec.layers.iter().enumerate().map(|(index, layer)| {
+            let mixer = layer.mixer.as_ref().map(Mixer::spec);
+            let shape = mixer.and_then(|mixer| mixer.kv_shape());
+            LayerCache {
+                shape: shape.map(|shape| KvShape { ty, ..shape }),
+                window: shape.and_then(|_| self.spec.kept_window(index)),
+                state: mixer.map_or(0, |mixer| mixer.state_len()),
+            }
+        });
+        Cache::new(positions, sequences, kept, &layers.collect::<Vec<_>>())
     }
 
     /// Creates buffers for calls of up to `batch` rows, at most `decode` of them decoding, of sequences of up to `context` tokens; activations of

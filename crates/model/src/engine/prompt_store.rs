@@ -16,6 +16,8 @@ const MAX_IGNORED: usize = 64;
 /// States of recurrent layers are saved at the end of a prompt if at least this number of its tokens was computed: they are large, and the prompt has
 /// to be split there.
 const MIN_KEPT: usize = 256;
+/// Of a long prompt, places are kept in which layers with a window can continue, so that at most about this part of it has to be computed again.
+const PLACES_BETWEEN: usize = 4;
 
 /// Lookup and storage of prompts, in addition to the index of the cache.
 pub(super) struct PromptStore {
@@ -54,15 +56,25 @@ impl PromptStore {
     pub(super) fn look_up(&mut self, runner: &mut Runner<'_>, active: &mut ActiveRequest) {
         adopt(runner, active);
         self.look_up_file(runner, active);
-        if runner.cache.is_recurrent() {
-            let tokens = active.sequence.reusable();
-            let (end, from) = (tokens.len(), active.sequence.computed());
-            let attended = runner.cache.attended(&active.salt, tokens);
-            // Where one prompt diverged from this one, others will; and the next turn begins with all of it.
+        let (recurrent, windowed) = (runner.cache.is_recurrent(), runner.cache.is_windowed());
+        if !(recurrent || windowed) {
+            return;
+        }
+        let tokens = active.sequence.reusable();
+        let (end, from) = (tokens.len(), active.sequence.computed());
+        let attended = runner.cache.attended(&active.salt, tokens);
+        // Where one prompt diverged from this one, others will; and the next turn begins with all of it.
+        if recurrent {
             let ends = [attended, end].map(|end| end / POSITIONS * POSITIONS);
             let ends = ends.into_iter().filter(|end| *end >= from + MIN_KEPT);
             let between = (0..end).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
             active.marks.extend(ends.chain(between));
+        } else {
+            // The end is kept anyway. A place has the pages of a window, so there are few of them.
+            let every = (end / PLACES_BETWEEN).next_multiple_of(POSITIONS).max(SNAPSHOT_EVERY);
+            let between = (every..end).step_by(every).filter(|at| *at > from);
+            let parted = Some(attended).filter(|at| *at >= from + MIN_KEPT);
+            active.marks.extend(parted.into_iter().chain(between));
         }
     }
 
@@ -117,9 +129,9 @@ pub(super) fn restore(
     if file.header.key != runner.key(long, user) {
         return Err(PromptFileError::Foreign.into());
     }
-    let [stride, states] = runner.cache.sizes();
-    file.check_shape(stride, states)?;
-    let positions = file.usable(&tokens, states > 0);
+    let sizes = runner.cache.sizes();
+    file.check_shape(&sizes)?;
+    let positions = file.usable(&tokens, &sizes);
     if positions == 0 || positions > runner.context() {
         return Err(PromptFileError::Foreign.into());
     }
@@ -131,6 +143,7 @@ pub(super) fn restore(
     let mut indexed = Indexed::default();
     cache.add(sequence, &salt(user, long), &tokens, true, &mut indexed);
     cache.keep_states(sequence, &indexed);
+    cache.keep_windows(sequence, &indexed, indexed.last_page(), tokens.len());
     cache.clear(sequence);
     Ok((tokens, file.map.len() as u64))
 }
@@ -158,9 +171,22 @@ pub(super) fn index(runner: &mut Runner<'_>, active: &mut ActiveRequest, rest: b
         return;
     }
     let cache = &mut runner.cache;
-    cache.add(sequence.index, salt, sequence.read(), rest, indexed);
-    if !rest && marks.contains(&sequence.computed()) {
+    let windowed = cache.is_windowed();
+    let recurrent = cache.is_recurrent();
+    // Another prompt may continue after the last token. The pages for that are there now, and are given back while the answer is computed.
+    let ends = windowed && !recurrent && (rest || sequence.unread() == 0);
+    let before = indexed.pages();
+    cache.add(sequence.index, salt, sequence.read(), rest || ends, indexed);
+    if recurrent && !rest && marks.contains(&sequence.computed()) {
         cache.keep_states(sequence.index, indexed);
+    }
+    if windowed && indexed.pages() > before {
+        let last = indexed.last_page();
+        let is_new = |page: &usize| (before..=last).contains(page);
+        let marked = marks.iter().map(|mark| mark.saturating_sub(1) / POSITIONS).filter(is_new);
+        for page in marked.chain(ends.then_some(last)) {
+            cache.keep_windows(sequence.index, indexed, page, sequence.read().len());
+        }
     }
 }
 
@@ -188,7 +214,7 @@ pub(super) fn follow(
     }
     let Some(leader) = leader else { return };
     active.after = Some((leader.id, best));
-    if runner.cache.is_recurrent() {
+    if runner.cache.is_recurrent() || runner.cache.is_windowed() {
         leader.marks.push(best);
     }
 }

@@ -292,9 +292,11 @@ impl<'m> Runner<'m> {
         let (net, cache, buffers) = (&self.net, &mut self.cache, &mut self.buffers);
         let proposers = &mut self.proposers;
         let rows = buffers.batch.tokens().len();
-        for span in buffers.batch.all_spans() {
-            let end = span.position + span.rows.len();
-            let prepared = cache.prepare(span.sequence, span.position, end);
+        // The rows of a sequence may be several spans, of which the first sees pages that the others do not.
+        for spans in buffers.batch.all_spans().chunk_by(|a, b| a.sequence == b.sequence) {
+            let (Some(first), Some(last)) = (spans.first(), spans.last()) else { continue };
+            let end = last.position + last.rows.len();
+            let prepared = cache.prepare(first.sequence, first.position, end);
             assert!(prepared, "pages for the whole context of every sequence");
         }
         let decodes = buffers.batch.spans(Role::Prompt).next().is_none();
@@ -403,7 +405,7 @@ impl<'m> Runner<'m> {
         least: usize,
     ) -> Restored {
         let key = self.key(sequence.is_long(), salt);
-        let (found, ignored) = folder.find(&key, sequence.reusable(), least, self.cache.sizes());
+        let (found, ignored) = folder.find(&key, sequence.reusable(), least, &self.cache.sizes());
         let mut restored = Restored { ignored, ..Restored::default() };
         let Some(FoundPrompt { file, positions }) = found else { return restored };
         let path = file.map.path();
@@ -459,7 +461,8 @@ pub(super) fn admit(
     }
     let asked = tokens.len();
     if asked > limit - used {
-        return Err(ModelError::ContextFull { used, asked, limit, trained: spec.context });
+        let (trained, computable) = (spec.context, spec.max_positions().unwrap_or(usize::MAX));
+        return Err(ModelError::ContextFull { used, asked, limit, trained, computable });
     }
     if spec.is_bidirectional() {
         if used > 0 {

@@ -78,6 +78,19 @@ impl Default for EngineOptions {
     }
 }
 
+/// The sizes of pages of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachePage {
+    /// Number of positions of a page.
+    pub positions: usize,
+    /// Bytes of a page, in all layers that keep every position.
+    pub bytes: usize,
+    /// Bytes of a page, in all layers with a window; 0 if there are none.
+    pub window_bytes: usize,
+    /// Maximum number of pages of those layers that a sequence keeps while it decodes.
+    pub window_pages: usize,
+}
+
 /// A request that has no sequence yet.
 struct Waiting {
     id: RequestId,
@@ -294,9 +307,15 @@ impl<'m> Engine<'m> {
         self.runner.cache.kept_bytes()
     }
 
-    /// The number of positions of a page of the KV cache, and its bytes in all layers.
-    pub fn page(&self) -> (usize, usize) {
-        (POSITIONS, self.runner.cache.sizes()[0])
+    /// The pages of the KV cache.
+    pub fn page(&self) -> CachePage {
+        let sizes = self.runner.cache.sizes();
+        CachePage {
+            positions: POSITIONS,
+            bytes: sizes.page,
+            window_bytes: sizes.window_page,
+            window_pages: sizes.windows.most_pages(),
+        }
     }
 
     /// Takes the numbers of draft tokens since the last call.
@@ -416,6 +435,7 @@ impl<'m> Engine<'m> {
             cold: spec.is_bidirectional(),
             is_whole: spec.is_bidirectional(),
             marks: Vec::new(),
+            ends_at_marks: self.runner.cache.has_states(),
             sequence,
             request,
         }

@@ -19,6 +19,7 @@ use crate::error::ModelError;
 use crate::open::Model;
 use crate::parts::batch::LogitRows;
 use crate::prompts::{MIN_TOKENS, PromptFolder, PromptWriteError, Rounding};
+use crate::spec::USUAL_BATCH;
 
 /// Limits and number formats of a session.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ impl Default for SessionOptions {
     fn default() -> SessionOptions {
         SessionOptions {
             context: None,
-            batch: 512,
+            batch: USUAL_BATCH,
             prompt_precision: Precision::Bits8,
             cache_type: KvType::F16,
         }
@@ -50,10 +51,11 @@ impl Default for SessionOptions {
 /// in a call.
 ///
 /// After [`Session::new`], feeding allocates nothing. An error leaves the sequence as it was before the call, or shorter if the model has recurrent
-/// layers: their states have already consumed the fed tokens, so the sequence goes back to the latest snapshot ([`Session::position`] returns the new
-/// length).
+/// layers, whose states have already consumed the fed tokens, or layers with a window, which have given back what they saw before: the sequence then
+/// goes back to the latest of its places ([`Session::position`] returns the new length).
 ///
-/// Snapshots are taken at the end of each call that feeds more than one token, and every 2048 tokens.
+/// Places are kept at the end of each call that feeds more than one token, and every 2048 tokens; four of them at most, or the latest two of a model without
+/// recurrent layers.
 pub struct Session<'m> {
     runner: Runner<'m>,
     sequence: Sequence,
@@ -133,7 +135,7 @@ impl<'m> Session<'m> {
         self.sequence.set_length(prompt.len());
         let restored = self.runner.restore(&mut self.sequence, folder, "", 0);
         self.sequence.truncate(restored.positions);
-        self.keep_states(true);
+        self.keep_place(true);
         restored
     }
 
@@ -274,7 +276,7 @@ impl<'m> Session<'m> {
     ) -> Result<(), ModelError> {
         if most > 0 {
             // The tokens computed next may have to be taken back.
-            self.keep_states(false);
+            self.keep_place(false);
         }
         let Session { runner, sequence, .. } = self;
         runner.begin(1);
@@ -289,7 +291,7 @@ impl<'m> Session<'m> {
         if done.is_err() {
             sequence.undo_pending();
         } else if rows == 1 {
-            self.keep_states(false);
+            self.keep_place(false);
         }
         self.row = 0;
         done
@@ -393,11 +395,9 @@ impl<'m> Session<'m> {
     fn go_back(&mut self, n: usize) {
         let Session { runner, sequence, .. } = self;
         let computed = sequence.computed();
-        let states = &mut runner.cache.sequences[0].states;
-        let left = match (states.is_empty(), sequence.unread()) {
-            (false, _) => states.back_to(n.min(computed)),
-            (true, 0) => n,
-            (true, _) => n.min(computed),
+        let left = match (runner.cache.has_states(), sequence.unread()) {
+            (false, 0) if n >= computed => n,
+            _ => runner.cache.go_back(0, n.min(computed)),
         };
         sequence.truncate(left);
     }
@@ -417,9 +417,9 @@ impl<'m> Session<'m> {
                 self.sequence.unread_from(start);
                 return Err(error);
             }
-            self.keep_states(false);
+            self.keep_place(false);
         }
-        self.keep_states(unread > 1);
+        self.keep_place(unread > 1);
         Ok(())
     }
 
@@ -481,12 +481,12 @@ impl<'m> Session<'m> {
         self.read(0, LogitRows::Nothing, &mut |_, _| {})
     }
 
-    /// Saves the recurrent states if `now`, or if the last snapshot is too old.
-    fn keep_states(&mut self, now: bool) {
+    /// Saves a place that the sequence can go back to if `now`, or if the last one is too far back.
+    fn keep_place(&mut self, now: bool) {
         let position = self.sequence.computed();
-        let states = &mut self.runner.cache.sequences[0].states;
-        if now || position >= states.latest() + SNAPSHOT_EVERY {
-            states.save(position);
+        let cache = &mut self.runner.cache;
+        if now || position >= cache.latest_place(0) + SNAPSHOT_EVERY {
+            cache.save_place(0, position);
         }
     }
 
@@ -536,15 +536,15 @@ impl<'m> Session<'m> {
     }
 
     /// Forgets everything from position `n` on; nothing if the sequence is shorter. Returns the number of tokens left: `n`, or fewer if `n` is within
-    /// a group of vectors, which is forgotten as a whole, or if the model has recurrent layers, whose states cannot be truncated. The sequence then
-    /// goes back to their latest snapshot, and the tokens after it have to be fed again. It costs nothing else.
+    /// a group of vectors, which is forgotten as a whole, or if the model has recurrent layers, whose states cannot be truncated, or layers with a
+    /// window, and what a token at `n` sees is not kept any more (up to 64 tokens can always be cut off). The sequence then goes back to the latest
+    /// place that was kept before `n`, and the tokens after it have to be fed again. It costs nothing else.
     pub fn truncate(&mut self, n: usize) -> usize {
         let Session { runner, sequence, .. } = self;
-        let states = &mut runner.cache.sequences[0].states;
         let n = sequence.last_cut(n);
-        let left = match states.is_empty() || n >= sequence.computed() {
+        let left = match n >= sequence.computed() {
             true => n,
-            false => sequence.last_cut(states.back_to(n)),
+            false => sequence.last_cut(runner.cache.go_back(0, n)),
         };
         sequence.truncate(left);
         self.position()

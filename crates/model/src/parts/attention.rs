@@ -141,6 +141,11 @@ impl Mask {
         }
     }
 
+    /// Returns the window of a causal mask, if it has one: what lies before that of a token no later token sees either.
+    pub(crate) fn causal_window(self) -> Option<Window> {
+        if self.is_bidirectional() { None } else { self.kernel() }
+    }
+
     /// Returns true if a token sees positions after its own.
     pub fn is_bidirectional(self) -> bool {
         matches!(self, Mask::Bidirectional | Mask::Around(_))

@@ -186,11 +186,10 @@ impl<'m> Compute<'m> {
         threads: &PerThread<Scratch>,
         prepare: &(dyn Fn(usize, [&mut [f32]; 3]) + Sync),
     ) {
-        let Cache { pages, sequences, .. } = cache;
-        let writer = pages.writers(layer);
+        let writer = cache.writers(layer);
         let target = |row: usize| {
             let (sequence, position) = batch.place(row);
-            (writer(&sequences[sequence].pages), position)
+            (writer(sequence), position)
         };
         let count = (batch.counts().all(), batch.following());
         let threads = &mut self.threads(threads);

@@ -1,5 +1,5 @@
 //! The format of a prompt file, see `docs/reference/prompt-cache.md`: a header with all tokens, then pages of keys and values in their in-memory
-//! layout, then states of recurrent layers.
+//! layout, of layers that keep all positions and then of layers with a window, then states of recurrent layers.
 //!
 //! Invariant: no length, offset or token is taken from the file before the header's checksum and its limits have been checked; the data after the
 //! header is only used in computations.
@@ -13,12 +13,13 @@ use std::sync::Arc;
 use alight_pages::{GuardedError, GuardedFolder, Map, MapError, NotOurs, ReplaceError, page_size};
 use thiserror::Error;
 
+use super::CacheSizes;
 use crate::positions::POSITIONS;
 
 const MAGIC: &[u8; 8] = b"ALIGHTPC";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the header before the name.
-const FIXED: usize = 112;
+const FIXED: usize = 124;
 /// Maximum size of a header: some eight million tokens.
 const MAX_HEADER: usize = 64 << 20;
 /// Alignment of pages, a multiple of all system page sizes.
@@ -132,8 +133,13 @@ pub(crate) struct Header {
     /// The model's name, for the user.
     pub(crate) name: String,
     pub(crate) tokens: Vec<u32>,
-    /// Bytes of a page.
+    /// Bytes of a page of layers that keep all positions.
     stride: u64,
+    /// Bytes of a page of layers with a window; 0 if there are none.
+    window_stride: u64,
+    /// The number of pages, and the first of those for layers with a window, which all later ones follow.
+    pages: usize,
+    window: usize,
     pages_at: u64,
     /// The checksum of each page.
     crcs: Vec<u32>,
@@ -153,6 +159,8 @@ pub(crate) struct Contents<'c> {
     pub(crate) tokens: &'c [u32],
     /// All of the same size.
     pub(crate) pages: Vec<&'c [u8]>,
+    /// The last pages of layers with a window, all of the same size.
+    pub(crate) windows: Vec<&'c [u8]>,
     /// The states of recurrent layers, and the number of tokens in them.
     pub(crate) states: Option<(&'c [u8], usize)>,
 }
@@ -223,9 +231,14 @@ impl Header {
             return Err(damaged("the checksum of its header is wrong"));
         }
         let (count, name_len, pages) = (f.u64(48), f.u32(104), f.u32(60));
+        let (window_stride, window) = (f.u64(112), f.u32(120));
+        let Some(windows) = pages.checked_sub(window) else {
+            return Err(damaged(format!("pages of windows from {window} on, of {pages}")));
+        };
         let after_name = FIXED as u64 + u64::from(name_len);
         let expected = count.checked_mul(4).and_then(|tokens| {
-            after_name.checked_add(tokens)?.checked_add(4 * u64::from(pages))?.checked_add(4)
+            let crcs = 4 * (u64::from(pages) + u64::from(windows));
+            after_name.checked_add(tokens)?.checked_add(crcs)?.checked_add(4)
         });
         if expected != Some(bytes.len() as u64) || f.u32(12) as usize != bytes.len() {
             return Err(damaged("its header has another length than its parts"));
@@ -234,7 +247,10 @@ impl Header {
             return Err(damaged(format!("{count} tokens in {pages} pages of {}", f.u32(56))));
         }
         let (stride, pages_at) = (f.u64(64), f.u64(72));
-        let pages_end = u64::from(pages).checked_mul(stride).and_then(|n| n.checked_add(pages_at));
+        let pages_end = u64::from(pages).checked_mul(stride).and_then(|full| {
+            let windows = u64::from(windows).checked_mul(window_stride)?;
+            pages_at.checked_add(full)?.checked_add(windows)
+        });
         let states = [80, 88, 96].map(|at| f.u64(at));
         let states_end = states[0].checked_add(states[1]);
         let whole = states[1] == 0 && pages_end == Some(len)
@@ -245,6 +261,9 @@ impl Header {
         if states[2] > count || (states[1] == 0) != (states[2] == 0) {
             return Err(damaged(format!("states after {} of {count} tokens", states[2])));
         }
+        if window_stride == 0 && windows > 0 {
+            return Err(damaged(format!("{windows} pages of windows without bytes")));
+        }
         let name_end = after_name as usize;
         let tokens_end = name_end + count as usize * 4;
         let name = std::str::from_utf8(&bytes[FIXED..name_end]);
@@ -253,6 +272,9 @@ impl Header {
             name: name.map_err(|_| damaged("its name is not UTF-8"))?.to_owned(),
             tokens: f.u32s(name_end..tokens_end),
             stride,
+            window_stride,
+            pages: pages as usize,
+            window: window as usize,
             pages_at,
             crcs: f.u32s(tokens_end..end),
             states: (states[1] > 0).then(|| StatesAt {
@@ -267,13 +289,13 @@ impl Header {
 impl Contents<'_> {
     /// Builds the header, and returns it with the offset of the pages.
     fn header(&self) -> (Vec<u8>, u64) {
-        let len = FIXED + self.name.len() + 4 * (self.tokens.len() + self.pages.len()) + 4;
+        let len = self.header_len();
         let pages_at = (len as u64).next_multiple_of(ALIGNMENT);
-        let stride = self.pages.first().map_or(0, |page| page.len());
+        let [stride, window_stride] = self.strides();
         let (states, after) = self.states.unwrap_or_default();
         let states_at = match states.is_empty() {
             true => 0,
-            false => pages_at + (stride * self.pages.len()) as u64,
+            false => pages_at + self.pages_len() as u64,
         };
         let mut header = Vec::with_capacity(len);
         header.extend(MAGIC);
@@ -288,9 +310,11 @@ impl Contents<'_> {
         }
         header.extend((self.name.len() as u32).to_le_bytes());
         header.extend(crc32fast::hash(states).to_le_bytes());
+        header.extend((window_stride as u64).to_le_bytes());
+        header.extend(((self.pages.len() - self.windows.len()) as u32).to_le_bytes());
         header.extend(self.name.as_bytes());
         self.tokens.iter().for_each(|token| header.extend(token.to_le_bytes()));
-        for page in &self.pages {
+        for page in self.pages.iter().chain(&self.windows) {
             header.extend(crc32fast::hash(page).to_le_bytes());
         }
         header.extend(crc32fast::hash(&header).to_le_bytes());
@@ -299,10 +323,25 @@ impl Contents<'_> {
 
     /// The size of the file in bytes.
     pub(crate) fn len(&self) -> u64 {
-        let stride = self.pages.first().map_or(0, |page| page.len());
-        let header = FIXED + self.name.len() + 4 * (self.tokens.len() + self.pages.len()) + 4;
         let states = self.states.map_or(0, |(states, _)| states.len());
-        (header as u64).next_multiple_of(ALIGNMENT) + (stride * self.pages.len() + states) as u64
+        let header = (self.header_len() as u64).next_multiple_of(ALIGNMENT);
+        header + (self.pages_len() + states) as u64
+    }
+
+    fn header_len(&self) -> usize {
+        let pages = self.pages.len() + self.windows.len();
+        FIXED + self.name.len() + 4 * (self.tokens.len() + pages) + 4
+    }
+
+    /// The bytes of a page of either kind.
+    fn strides(&self) -> [usize; 2] {
+        [&self.pages, &self.windows].map(|pages| pages.first().map_or(0, |page| page.len()))
+    }
+
+    /// The bytes of all pages.
+    fn pages_len(&self) -> usize {
+        let [stride, window_stride] = self.strides();
+        stride * self.pages.len() + window_stride * self.windows.len()
     }
 
     /// Writes the file atomically; only this user may read it. It replaces only a prompt file.
@@ -318,7 +357,8 @@ impl Contents<'_> {
         folder.write(name, self.len(), |mut file| {
             file.write_all(&header)?;
             file.write_all(&vec![0; (pages_at - header.len() as u64) as usize])?;
-            self.pages.iter().try_for_each(|page| file.write_all(page))?;
+            let pages = self.pages.iter().chain(&self.windows);
+            pages.into_iter().try_for_each(|page| file.write_all(page))?;
             file.write_all(self.states.unwrap_or_default().0)
         })?;
         Ok(())
@@ -359,22 +399,41 @@ impl PromptFile {
         Ok(PromptFile { map: Arc::new(map), header: header? })
     }
 
-    /// Checks that the file matches a cache with pages and states of these sizes in bytes.
+    /// Checks that the file matches a cache with pages and states of these sizes.
     ///
     /// # Errors
     /// [`PromptFileError::Foreign`] if its shape differs, or if its page size is not a multiple of the system's, so that its pages cannot be mapped.
-    pub(crate) fn check_shape(&self, stride: usize, states: usize) -> Result<(), PromptFileError> {
+    pub(crate) fn check_shape(&self, sizes: &CacheSizes<'_>) -> Result<(), PromptFileError> {
         let h = &self.header;
         let own = h.states.as_ref().map_or(0, |s| s.bytes.end - s.bytes.start);
-        let mapped = stride.is_multiple_of(page_size());
-        let fits = h.stride == stride as u64 && (own == states as u64 || own == 0) && mapped;
+        let mapped = [sizes.page, sizes.window_page].map(|page| page.is_multiple_of(page_size()));
+        let pages = h.stride == sizes.page as u64
+            // At a place that needs none, there are none.
+            && (h.window_stride == sizes.window_page as u64 || h.window == h.pages);
+        let fits = pages && (own == sizes.states as u64 || own == 0) && mapped == [true; 2];
         if fits { Ok(()) } else { Err(PromptFileError::Foreign) }
     }
 
-    /// The range of the first `count` pages in the file.
-    pub(crate) fn pages(&self, count: usize) -> Range<usize> {
-        let start = self.header.pages_at as usize;
-        start..start + count * self.header.stride as usize
+    /// The first page that it has of layers with a window.
+    pub(crate) fn first_window(&self) -> usize {
+        self.header.window
+    }
+
+    /// The range of pages of layers with a window among all pages of the file.
+    pub(crate) fn window_run(&self, pages: Range<usize>) -> Range<usize> {
+        let before = self.header.pages - self.header.window;
+        pages.start + before..pages.end + before
+    }
+
+    /// The bytes of a range of pages, which are all of one kind.
+    pub(crate) fn bytes_of(&self, pages: Range<usize>) -> Range<usize> {
+        let Header { stride, window_stride, pages: full, pages_at, .. } = self.header;
+        let (before, each, first) = match pages.start.checked_sub(full) {
+            None => (0, stride as usize, pages.start),
+            Some(window) => (full * stride as usize, window_stride as usize, window),
+        };
+        let start = pages_at as usize + before + first * each;
+        start..start + pages.len() * each
     }
 
     /// Returns true if the checksum of page `i` is correct.
@@ -382,15 +441,18 @@ impl PromptFile {
         crc32fast::hash(bytes) == self.header.crcs[i]
     }
 
-    /// The number of tokens of a prompt that can be reused from this file, depending on whether recurrent states are needed.
-    pub(crate) fn usable(&self, tokens: &[u32], recurrent: bool) -> usize {
+    /// The number of tokens of a prompt that can be reused from this file by a cache of these sizes.
+    pub(crate) fn usable(&self, tokens: &[u32], sizes: &CacheSizes<'_>) -> usize {
         let most = crate::positions::common(&self.header.tokens, tokens);
         let after = self.header.states.as_ref().map_or(0, |states| states.after as usize);
-        match recurrent {
+        let usable = match sizes.states > 0 {
             true if after <= most => after,
             true => 0,
             false => most,
-        }
+        };
+        let windows = sizes.windows;
+        let seen = windows.is_empty() || windows.needed_from(usable) >= self.header.window;
+        if seen { usable } else { 0 }
     }
 
     /// Reads the states of recurrent layers, if there are any and their checksum is correct.
@@ -411,13 +473,16 @@ impl PromptFile {
 mod tests {
     use super::*;
 
-    fn written(tokens: usize, states: Option<(&[u8], usize)>) -> Vec<u8> {
+    fn written(tokens: usize, windows: usize, states: Option<(&[u8], usize)>) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let tokens: Vec<u32> = (0..tokens as u32).collect();
         let pages = vec![vec![3u8; 64 << 10]; tokens.len().div_ceil(POSITIONS)];
         let pages = pages.iter().map(Vec::as_slice).collect();
-        let contents = Contents { key: [7; 32], name: "tiny", tokens: &tokens, pages, states };
+        let windows = vec![vec![5u8; 16 << 10]; windows];
+        let windows = windows.iter().map(Vec::as_slice).collect();
+        let (key, name) = ([7; 32], "tiny");
+        let contents = Contents { key, name, tokens: &tokens, pages, windows, states };
         let (folder, name) = in_folder(&path).unwrap();
         contents.write(&folder, name).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), contents.len());
@@ -437,16 +502,18 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         for states in [None, Some((&[5; 40][..], 64))] {
-            let header = read(&written(150, states)).unwrap();
+            let header = read(&written(150, 2, states)).unwrap();
             assert_eq!((header.tokens.len(), &header.name[..], header.key), (150, "tiny", [7; 32]));
-            assert_eq!(header.crcs.len(), 3);
+            assert_eq!((header.crcs.len(), header.window, header.window_stride), (5, 1, 16 << 10));
+            let none = read(&written(150, 0, states)).unwrap();
+            assert_eq!((none.crcs.len(), none.window, none.window_stride), (3, 3, 0));
             assert_eq!(header.states.map(|s| s.after), states.map(|_| 64));
         }
     }
 
     #[test]
     fn a_file_that_is_cut_anywhere_is_refused() {
-        let bytes = written(150, Some((&[5; 40], 64)));
+        let bytes = written(150, 1, Some((&[5; 40], 64)));
         let cuts = (0..200).chain((200..bytes.len()).step_by(997)).chain([bytes.len() - 1]);
         for cut in cuts {
             assert!(read(&bytes[..cut]).is_err(), "{cut}");
@@ -456,7 +523,7 @@ mod tests {
 
     #[test]
     fn every_changed_bit_of_the_header_is_noticed() {
-        let bytes = written(70, None);
+        let bytes = written(70, 1, None);
         let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
         for bit in 0..header_len * 8 {
             let mut bytes = bytes.clone();
@@ -467,7 +534,7 @@ mod tests {
 
     #[test]
     fn numbers_that_do_not_fit_together_are_refused_whatever_the_checksum_says() {
-        let bytes = written(70, Some((&[5; 40], 64)));
+        let bytes = written(70, 1, Some((&[5; 40], 64)));
         let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
         // Each number of the header, made small, large and absurd.
         for (at, len) in [
@@ -481,6 +548,8 @@ mod tests {
             (88, 8),
             (96, 8),
             (104, 4),
+            (112, 8),
+            (120, 4),
         ] {
             for number in [0u64, 1, 3, 65, 1 << 20, u64::from(u32::MAX), 1 << 62, u64::MAX] {
                 let mut bytes = bytes.clone();

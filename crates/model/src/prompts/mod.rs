@@ -19,7 +19,7 @@ pub use file::{PromptFileError, PromptWriteError, RestoreError};
 use sha2::{Digest, Sha256};
 
 use self::file::open_folder;
-use crate::positions::POSITIONS;
+use crate::positions::{POSITIONS, Windows};
 
 const EXTENSION: &str = "prompt";
 /// A shorter prompt is computed faster than it is looked up.
@@ -55,6 +55,17 @@ pub struct ListedPrompt {
     pub used: SystemTime,
     /// The model's name and the prompt's tokens; or why the file is unusable.
     pub prompt: Result<(String, Vec<u32>), PromptFileError>,
+}
+
+/// The sizes of pages and of the states of a sequence, in memory and in prompt files.
+pub(crate) struct CacheSizes<'c> {
+    /// Bytes of a page of layers that keep all positions.
+    pub(crate) page: usize,
+    /// Bytes of a page of layers with a window.
+    pub(crate) window_page: usize,
+    /// Bytes of the states of recurrent layers.
+    pub(crate) states: usize,
+    pub(crate) windows: &'c Windows,
 }
 
 /// The prompt file found for a prompt.
@@ -131,14 +142,14 @@ impl PromptFolder {
         IgnoredPrompt { path, why }
     }
 
-    /// Returns the file with the longest beginning of `tokens`, if it has more than `least` of them, for a cache with pages and states of these sizes
-    /// in bytes; and the files that should have been usable and are not.
+    /// Returns the file with the longest beginning of `tokens`, if it has more than `least` of them, for a cache with pages and states of these
+    /// sizes; and the files that should have been usable and are not.
     pub(crate) fn find(
         &self,
         key: &Key,
         tokens: &[u32],
         least: usize,
-        [stride, states]: [usize; 2],
+        sizes: &CacheSizes<'_>,
     ) -> (Option<FoundPrompt>, Vec<IgnoredPrompt>) {
         let (mut best, mut ignored) = (None, Vec::<IgnoredPrompt>::new());
         let mut most = least;
@@ -153,12 +164,12 @@ impl PromptFolder {
                 if file.header.key != *key {
                     return Err(PromptFileError::Foreign);
                 }
-                file.check_shape(stride, states)?;
+                file.check_shape(sizes)?;
                 Ok(file)
             });
             match opened {
                 Ok(file) => {
-                    let positions = file.usable(tokens, states > 0);
+                    let positions = file.usable(tokens, sizes);
                     if positions > most {
                         most = positions;
                         best = Some(FoundPrompt { file, positions });

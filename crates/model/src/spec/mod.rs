@@ -11,6 +11,7 @@ pub(crate) mod sizes;
 pub(crate) mod window;
 
 use alight_formats::gguf::Gguf;
+use alight_kernels::attention::Window;
 use alight_kernels::rope::RopeParams;
 
 pub use self::arch::{Architecture, architectures};
@@ -42,6 +43,7 @@ pub use crate::parts::short_conv::ShortConvSpec;
 pub use crate::parts::two_mixers::TwoMixersSpec;
 pub use crate::parts::{Attended, FeedForward, Mixer};
 use crate::parts::{laurel, token_input};
+use crate::positions::most_kept;
 
 /// A network: its sizes, its layers, and the steps before and after them.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,7 +151,35 @@ pub struct LayerSpec {
     pub laurel: usize,
 }
 
+/// The keys and values of a layer in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Bytes of a position, as f16.
+    pub bytes: usize,
+    /// The maximum number of positions of a sequence that are kept in a session with the usual options, if the layer has a window.
+    pub positions: Option<usize>,
+}
+
+impl Stored {
+    /// Returns how many of the first `positions` positions of a sequence are kept.
+    pub fn kept_of(&self, positions: usize) -> usize {
+        self.positions.map_or(positions, |most| most.min(positions))
+    }
+}
+
+/// Maximum number of prompt tokens that a session usually computes together.
+pub(crate) const USUAL_BATCH: usize = 512;
+
 impl LayerSpec {
+    /// Its attention part, if it has one.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Some(Mixer::Attention(attention)) => Some(attention),
+            Some(Mixer::Two(both)) => Some(&both.attention),
+            _ => None,
+        }
+    }
+
     /// A layer of these parts and norms, one part after the other.
     pub(crate) fn new(
         mixer: Option<Mixer>,
@@ -359,11 +389,16 @@ impl ModelSpec {
 
     /// The attention parts of the layers that have one.
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Some(Mixer::Attention(attention)) => Some(attention),
-            Some(Mixer::Two(both)) => Some(&both.attention),
-            _ => None,
-        })
+        self.layers.iter().filter_map(LayerSpec::attention)
+    }
+
+    /// The window of a layer, if its keys and values need not be kept once no later token sees them: nor does a token in another layer that uses them.
+    pub(crate) fn kept_window(&self, layer: usize) -> Option<Window> {
+        let own = self.layers.get(layer)?.attention()?.mask;
+        let mut users = self.attention_layers().filter(|other| other.kv_layer == Some(layer));
+        let alike = users.all(|user| user.mask == own);
+        let short = own.window().is_some_and(|window| window < self.context);
+        own.causal_window().filter(|_| alike && short && !self.is_bidirectional())
     }
 
     /// True if tokens see later ones. Such a network reads a text as a whole, and does not continue it.
@@ -400,11 +435,18 @@ impl ModelSpec {
         self.mixers().filter_map(|(_, mixer)| mixer.spec().attended())
     }
 
-    /// Bytes of keys and values per position in the cache, for each layer that stores any.
-    pub fn stored_per_position(&self) -> impl Iterator<Item = usize> + Clone {
-        self.layers.iter().filter_map(|layer| {
+    /// The keys and values of each layer that stores any.
+    pub fn stored(&self) -> impl Iterator<Item = Stored> + Clone {
+        let window = |layer: usize| self.layers.get(layer)?.attention()?.mask.window();
+        let windows = (0..self.layers.len()).filter(|layer| self.kept_window(*layer).is_some());
+        let widest = windows.filter_map(window).max();
+        self.layers.iter().enumerate().filter_map(move |(index, layer)| {
             let spec = layer.mixer.as_ref()?.spec();
-            spec.kv_shape().and(spec.attended()).map(|attended| attended.bytes)
+            let bytes = spec.kv_shape().and(spec.attended())?.bytes;
+            // Layers with windows of several widths share their pages.
+            let positions = self.kept_window(index).and(widest);
+            let positions = positions.map(|window| most_kept(window) + USUAL_BATCH);
+            Some(Stored { bytes, positions })
         })
     }
 

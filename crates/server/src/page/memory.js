@@ -39,8 +39,10 @@ const experts = (layers, label) => {
 // A page has no size before an engine was made, and nothing is computed then.
 const sequence = (one, index, page) => {
   if (!one || !page) return null;
-  const { positions, bytes: size } = page;
+  const { positions, bytes: size, window } = page;
   const tokens = one.read + one.generated;
+  // Layers with a window keep no more pages than it has.
+  const kept = one.pages * size + (window ? Math.min(one.pages, window.pages) * window.bytes : 0);
   const now = one.read < one.prompt ? `reads ${one.read} of ${one.prompt} tokens` : `${one.prompt} tokens read, ${one.generated} generated`;
   const shared = one.shared_pages ? `, ${one.shared_pages} shared` : "";
   const bar = element("div", { className: "bar", "aria-hidden": "true" });
@@ -49,7 +51,7 @@ const sequence = (one, index, page) => {
     fill.style.width = `${(100 * count * positions) / Math.max(one.prompt + one.generated, tokens, 1)}%`;
     bar.append(fill);
   }
-  return element("li", {}, `${index + 1}: ${now}; ${one.pages} pages${shared}, ${bytes(one.pages * size)}`, bar);
+  return element("li", {}, `${index + 1}: ${now}; ${one.pages} pages${shared}, ${bytes(kept)}`, bar);
 };
 
 const model = (one) => {
@@ -71,7 +73,7 @@ const model = (one) => {
       made.append(element("p", { className: "hint", text: `${slots} slots, ${bytes(size)}${hit}` }));
     }
   }
-  const pages = one.page ? `in pages of ${one.page.positions} tokens and ${bytes(one.page.bytes)}` : "made when something is asked of this model";
+  const pages = one.page ? `in pages of ${one.page.positions} tokens and ${bytes(one.page.bytes)}${one.page.window ? `; of layers with a window ${one.page.window.pages} pages of ${bytes(one.page.window.bytes)} at most` : ""}` : "made when something is asked of this model";
   made.append(element("h4", { text: `KV cache, ${pages}` }));
   if (one.sequences) {
     const busy = one.sequences.map((seq, i) => sequence(seq, i, one.page)).filter(Boolean);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use alight_chat::counts::Task;
-use alight_model::{PartName, ResidentPart};
+use alight_model::{CachePage, PartName, ResidentPart};
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderValue};
@@ -60,7 +60,7 @@ fn of_model(serving: &Serving, sequences: bool) -> Value {
         "bytes": bytes,
         "resident": resident,
         "parts": parts.iter().map(of_part).collect::<Value>(),
-        "page": page.map(|(positions, bytes)| json!({"positions": positions, "bytes": bytes})),
+        "page": page.map(of_page),
         "kept": counts.kept,
         "waiting": counts.waiting.len(),
     });
@@ -77,7 +77,7 @@ fn of_model(serving: &Serving, sequences: bool) -> Value {
     }
     if sequences {
         let places = counts.places.iter().map(|place| match (place, page) {
-            (Some(task), Some((positions, _))) => of_sequence(task, positions),
+            (Some(task), Some(page)) => of_sequence(task, page.positions),
             _ => Value::Null,
         });
         model["sequences"] = places.collect();
@@ -99,6 +99,15 @@ fn of_part(part: &ResidentPart) -> Value {
     if !part.experts.is_empty() {
         // Whole percent: there may be thousands of them.
         value["experts"] = part.experts.iter().map(|share| (share * 100.0).round() as u8).collect();
+    }
+    value
+}
+
+fn of_page(page: CachePage) -> Value {
+    let CachePage { positions, bytes, window_bytes, window_pages } = page;
+    let mut value = json!({"positions": positions, "bytes": bytes});
+    if window_bytes > 0 {
+        value["window"] = json!({"bytes": window_bytes, "pages": window_pages});
     }
     value
 }

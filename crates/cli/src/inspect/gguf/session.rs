@@ -12,10 +12,15 @@ use crate::units;
 /// Memory that a session keeps.
 #[derive(Debug, Serialize)]
 pub struct SessionMemory {
-    /// Bytes of keys and values of each position, in all layers that store any. (Layers with a window store them too.)
+    /// Bytes of keys and values of each position, in all layers that keep every position.
     kv_bytes_per_position: usize,
-    /// Layers that store keys and values.
+    /// These layers.
     kv_layers: usize,
+    /// The same of layers with a window.
+    window_bytes_per_position: usize,
+    window_layers: usize,
+    /// Maximum number of positions that those keep.
+    window_positions: usize,
     /// Bytes of the states of recurrent layers, independent of the length of the sequence.
     state_bytes: usize,
     /// Layers with such a state.
@@ -41,10 +46,17 @@ impl SessionMemory {
     /// Returns it for a model of files of `bytes` altogether.
     pub fn of(spec: &ModelSpec, bytes: u64) -> SessionMemory {
         let positions = DEFAULT_CONTEXT.min(spec.context);
-        let (kv, states) = (spec.stored_per_position(), spec.states());
+        let (kv, windows) = (
+            spec.stored().filter(|stored| stored.positions.is_none()),
+            spec.stored().filter(|stored| stored.positions.is_some()),
+        );
+        let states = spec.states();
         SessionMemory {
-            kv_bytes_per_position: kv.clone().sum(),
+            kv_bytes_per_position: kv.clone().map(|stored| stored.bytes).sum(),
             kv_layers: kv.count(),
+            window_bytes_per_position: windows.clone().map(|stored| stored.bytes).sum(),
+            window_layers: windows.clone().count(),
+            window_positions: windows.filter_map(|stored| stored.positions).max().unwrap_or(0),
             state_bytes: states.clone().sum(),
             state_layers: states.count(),
             sink_layers: spec.attention_layers().filter(|spec| spec.sinks.is_some()).count(),
@@ -57,11 +69,21 @@ impl SessionMemory {
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let layers = |count: usize| units::so_many(count, "layer");
         let bytes = |bytes: usize| units::bytes(bytes as u64);
+        let mut sinks = match self.sink_layers {
+            0 => String::new(),
+            some => format!("; attention sinks in {}", layers(some)),
+        };
+        if self.window_layers > 0 {
+            writeln!(
+                out,
+                "windows       {} for each of at most {} positions, of {}{sinks}",
+                bytes(self.window_bytes_per_position),
+                units::grouped(self.window_positions),
+                layers(self.window_layers)
+            )?;
+            sinks.clear();
+        }
         if self.kv_layers > 0 {
-            let sinks = match self.sink_layers {
-                0 => String::new(),
-                some => format!("; attention sinks in {}", layers(some)),
-            };
             let each = bytes(self.kv_bytes_per_position);
             writeln!(
                 out,

@@ -355,7 +355,13 @@ impl Engine for Jax {
         }
         if prompt > self.context {
             let (limit, trained) = (self.context, self.trained);
-            let full = ModelError::ContextFull { used: 0, asked: prompt, limit, trained };
+            let full = ModelError::ContextFull {
+                used: 0,
+                asked: prompt,
+                limit,
+                trained,
+                computable: usize::MAX,
+            };
             return Err(anyhow!(full).into());
         }
         self.settle()?;
