@@ -4,6 +4,7 @@
 //! architecture assigns a place to each tensor, and the tokenizer's files become metadata; then the file
 //! is planned, and written by [`crate::write`]. Nothing is written before everything is known to fit.
 
+mod adapter;
 mod arch;
 mod catalog;
 mod copies;
@@ -41,8 +42,8 @@ use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
 use dense::Dense;
-use find::Kind;
 pub use find::format_of;
+use find::{Found, Kind};
 use side::{SideFiles, SmallFiles};
 use tensor::Entry;
 use tokenizer::Tokens;
@@ -61,6 +62,8 @@ pub struct Request<'p> {
     pub eps: Option<f32>,
     /// Number of positions that the model was trained for, if the source does not give it.
     pub context: Option<u32>,
+    /// The folder of the model that an adapter is for, of which the configuration is enough.
+    pub base: Option<&'p Path>,
 }
 
 /// A planned conversion.
@@ -149,9 +152,16 @@ impl Conversion {
             );
         }
         let side = SideFiles::new(&found.folder, request.tokenizer, &small);
+        if found.kind == Kind::Peft {
+            return Conversion::of_adapter(found, &side, request);
+        }
+        if request.base.is_some() {
+            let problem = "is a model: --base is for adapters".into();
+            return Err(ConvertError::Source { path: source.into(), problem });
+        }
         let dense = match found.kind {
             Kind::HuggingFace => dense::find(&side)?,
-            Kind::Meta | Kind::Legacy | Kind::Gguf => Vec::new(),
+            Kind::Meta | Kind::Legacy | Kind::Gguf | Kind::Peft => Vec::new(),
         };
         let weights = dense.iter().flat_map(|module| module.weights());
         let weights: Vec<PathBuf> = found.weights.iter().chain(weights).cloned().collect();
@@ -161,7 +171,7 @@ impl Conversion {
         let draft = match found.kind {
             Kind::HuggingFace => huggingface::read(&found, &dense, &files, &side)?,
             Kind::Meta => meta::read(&found, &files, &side, request)?,
-            Kind::Legacy | Kind::Gguf => legacy::read(&found, &files, &side, request)?,
+            Kind::Legacy | Kind::Gguf | Kind::Peft => legacy::read(&found, &files, &side, request)?,
         };
         let mut conversion = Conversion::of(source, files, draft, request.mix)?;
         conversion.small = small.inputs();
@@ -171,6 +181,27 @@ impl Conversion {
             false => path.parent().map(Path::to_owned),
         }));
         Ok(conversion)
+    }
+
+    /// Plans the conversion of a PEFT folder.
+    fn of_adapter(
+        found: Found,
+        side: &SideFiles,
+        request: Request<'_>,
+    ) -> Result<Conversion, ConvertError> {
+        if request.tokenizer.is_some() {
+            let problem =
+                "is an adapter, which has the tokenizer of its base: leave --tokenizer out".into();
+            return Err(ConvertError::Source { path: found.folder, problem });
+        }
+        let files = Files::open(&found.weights, false)?;
+        let read = adapter::read(&found, &files, side, request.base, request.mix)?;
+        let mut about = About::new(&read.plan, read.recognised, read.architecture);
+        about.notes.extend(read.notes);
+        about.skipped = read.skipped;
+        about.reads = files.maps().iter().map(|map| map.len() as u64).sum();
+        let small = side.small.inputs();
+        Ok(Conversion { files, plan: read.plan, about, small, folders: vec![found.folder] })
     }
 
     /// Plans the conversion of a GGUF file: all shards of its model in one, tensors on pages and in the

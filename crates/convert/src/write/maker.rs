@@ -126,9 +126,8 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     /// Makes a part of a tensor.
     fn tensor(&mut self, placed: &Placed<'_>, mut out: Out<'_>) -> Result<(), ConvertError> {
         let units = &placed.units;
-        if let ItemData::Values(values) = &placed.item.data {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            out.put(0, &bytes);
+        if let ItemData::Bytes(bytes) = &placed.item.data {
+            out.put(0, bytes);
             return Ok(());
         }
         let Range { start, end } = out.range;
@@ -308,7 +307,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     fn source(&self, item: &Item) -> std::path::PathBuf {
         let file = match &item.data {
             ItemData::Pieces(pieces) => pieces.first().map_or(0, |piece| piece.file),
-            ItemData::Values(_) => 0,
+            ItemData::Bytes(_) => 0,
         };
         self.work.maps.get(file).map(|map| map.path().to_owned()).unwrap_or_default()
     }

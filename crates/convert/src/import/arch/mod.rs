@@ -65,6 +65,7 @@ mod tests;
 use self::config::Config;
 use self::describe::{Architecture, Dim, Dimensions, Own};
 use self::rope::Rope;
+pub(crate) use self::tensors::BasePlace;
 use self::tensors::NetworkTensors;
 use super::sentence::SentenceTransformer;
 use super::side::SideFiles;
@@ -177,6 +178,35 @@ pub(crate) fn huggingface(
         reranker::score(side, &mut network)?;
     }
     Ok(network)
+}
+
+/// The tensors of a base model that an adapter changes.
+pub(crate) struct Base {
+    /// `general.architecture`.
+    pub(crate) architecture: &'static str,
+    /// True if the output is the embedding.
+    pub(crate) tied: bool,
+    /// The place of each name; `None` for those that the model does not have.
+    pub(crate) places: Vec<Option<BasePlace>>,
+}
+
+/// Returns what becomes of the tensors `names` of the model in a Hugging Face folder, of which only the configuration is read.
+///
+/// # Errors
+/// It has no `config.json`, an unknown architecture, or one of the tensors has no place in GGUF.
+pub(crate) fn base(side: &SideFiles, names: &[&str]) -> Result<Base, ConvertError> {
+    let config = Config::read(side)?.without_quantization();
+    if encoder::is_encoder(&config)? {
+        return Err(config.error("describes an encoder, whose adapters are not converted yet"));
+    }
+    let architecture = refuse::recognise(&config, &KNOWN)?;
+    let config = &config.with_usual_names(architecture.naming.keys);
+    let Some(rows) = config.count("vocab_size", u64::from(u32::MAX))? else {
+        return Err(config.error("has no vocab_size: expected the number of rows of the embedding"));
+    };
+    let dimensions = Dimensions::read(config, architecture, rows)?;
+    let places = tensors::places(config, architecture, &dimensions, names)?;
+    Ok(Base { architecture: architecture.gguf, tied: dimensions.tied, places })
 }
 
 /// Returns the keys under the architecture's name. The limits of all numbers are far below `u32`.
