@@ -35,6 +35,7 @@ use alight_pages::Input;
 use crate::dest::Target;
 use crate::files::Files;
 use crate::imatrix::Imatrix;
+use crate::merge::ScaledAdapter;
 use crate::mix::{ModelFacts, QuantizationMix};
 use crate::order::execution_order;
 use crate::tensor_types::TensorTypes;
@@ -217,18 +218,20 @@ impl Conversion {
         imatrix: Option<&Path>,
     ) -> Result<Conversion, ConvertError> {
         let imatrix = imatrix.map(Imatrix::open).transpose()?;
-        let mut files = Files::open(&[path.to_owned()], false)?;
-        let others = {
-            let first = &files.maps()[0];
-            let header = copy(first);
-            shards(first, &parse(first, &header)?)?
-        };
-        if let Some(paths) = others {
-            // The pages read from the first file are dropped before it is mapped again.
-            drop(files);
-            files = Files::open(&paths, false)?;
-        }
-        gguf::plan(path, files, (mix, types), imatrix)
+        gguf::plan(path, gguf_files(path)?, (mix, types), imatrix, &[])
+    }
+
+    /// Plans a model with adapters merged into it.
+    ///
+    /// # Errors
+    /// As [`of_gguf`](Conversion::of_gguf); an adapter is malformed, or for another model.
+    pub(crate) fn of_merge(
+        path: &Path,
+        mix: Option<QuantizationMix>,
+        types: &TensorTypes,
+        adapters: &[ScaledAdapter<'_>],
+    ) -> Result<Conversion, ConvertError> {
+        gguf::plan(path, gguf_files(path)?, (mix, types), None, adapters)
     }
 
     /// Decides types and offsets.
@@ -319,6 +322,20 @@ impl Conversion {
         let took = started.elapsed();
         Ok(Converted { volume: Volume { read, written, took, threads }, losses })
     }
+}
+
+/// Opens the files of a GGUF model, whichever of its shards `path` is.
+fn gguf_files(path: &Path) -> Result<Files, ConvertError> {
+    let files = Files::open(&[path.to_owned()], false)?;
+    let others = {
+        let first = &files.maps()[0];
+        let header = copy(first);
+        shards(first, &parse(first, &header)?)?
+    };
+    let Some(paths) = others else { return Ok(files) };
+    // The pages read from the first file are dropped before it is mapped again.
+    drop(files);
+    Files::open(&paths, false)
 }
 
 impl About {

@@ -9,6 +9,7 @@ use alight_pages::Map;
 use alight_pages::assemble::{Buffer, Maker, Parts, Reader};
 
 use super::item::{Elements, Importance, Item, ItemData, Order, Piece, Scales, Tiles, Transform};
+use super::merge::{self, Merge};
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
@@ -45,10 +46,19 @@ pub(super) struct Placed<'a> {
     pub(super) item: &'a Item,
     pub(super) transform: Transform,
     pub(super) importance: Option<&'a Importance>,
+    /// What adapters change in its rows.
+    pub(super) merge: Option<&'a Merge>,
     pub(super) units: Units,
     /// Offset in the new file, in bytes.
     pub(super) start: u64,
     pub(super) nbytes: u64,
+}
+
+impl Placed<'_> {
+    /// The number of units that a row of the tensor consists of.
+    fn units_per_row(&self) -> u64 {
+        (self.item.columns() / self.units.elements.max(1)).max(1)
+    }
 }
 
 /// Makes pieces on one thread.
@@ -62,6 +72,7 @@ pub(super) struct Pieces<'w, 'a, F: FnMut(Losses)> {
     /// there.
     weights: Vec<f32>,
     weighted: Option<(u64, u64)>,
+    merging: merge::Scratch,
     on_losses: F,
 }
 
@@ -120,7 +131,8 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     pub(super) fn new(work: &'w Work<'a>, on_losses: F) -> Self {
         let (buffer, gathered) = (Buffer::default(), Vec::new());
         let (scratch, floats, weights) = (Vec::new(), Vec::new(), Vec::new());
-        Pieces { work, buffer, gathered, scratch, floats, weights, weighted: None, on_losses }
+        let (weighted, merging) = (None, merge::Scratch::default());
+        Pieces { work, buffer, gathered, scratch, floats, weights, weighted, merging, on_losses }
     }
 
     /// Makes a part of a tensor.
@@ -131,12 +143,16 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
             return Ok(());
         }
         let Range { start, end } = out.range;
-        let (mut from, to) = (start / units.bytes, end.div_ceil(units.bytes));
+        // Adapters change whole rows.
+        let per_row = placed.merge.map_or(1, |_| placed.units_per_row());
+        let mut from = start / units.bytes / per_row * per_row;
+        let to = end.div_ceil(units.bytes).next_multiple_of(per_row);
         let read = placed.item.from.bytes(units.elements).unwrap_or(1).max(1);
         let mut batch = (READ / read).max(1);
         if matches!(placed.transform, Transform::ViaF32(_)) {
             batch = batch.min((FLOATS / units.elements).max(1));
         }
+        batch = (batch / per_row).max(1) * per_row;
         while from < to {
             let next = (from + batch).min(to);
             match placed.transform {
@@ -238,6 +254,13 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
                 for (value, bytes) in row.iter_mut().zip(scratch.as_chunks().0) {
                     *value = f32::from_le_bytes(*bytes);
                 }
+            }
+        }
+        if let Some(merge) = placed.merge {
+            let columns = item.columns() as usize;
+            let first = range.start / placed.units_per_row();
+            for (index, row) in (first..).zip(floats.chunks_exact_mut(columns.max(1))) {
+                merge.apply(self.work.isa, index, row, &mut self.merging);
             }
         }
         let limit = if ty == WeightType::F16 { F16_LIMIT } else { f32::INFINITY };
