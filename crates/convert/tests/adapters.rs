@@ -30,10 +30,12 @@ fn write_safetensors(path: &Path, tensors: &Tensors) {
         let values = some(name, shape.iter().product());
         data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         let offsets = json!([begin, data.len()]);
-        header.insert(name.clone(), json!({"dtype": "F32", "shape": shape, "data_offsets": offsets}));
+        header
+            .insert(name.clone(), json!({"dtype": "F32", "shape": shape, "data_offsets": offsets}));
     }
     let header = Value::Object(header).to_string();
-    fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()).unwrap();
+    fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat())
+        .unwrap();
 }
 
 /// A base of which there is only the configuration, and an adapter of it.
@@ -73,7 +75,9 @@ impl Made {
         let request = Request { base: Some(&base), mix, ..Request::default() };
         let planned = Conversion::plan(&lora, request).map_err(|error| error.to_string())?;
         let options = Options { force: true, ..Options::default() };
-        planned.write(&out, 2, options, &mut |_| ControlFlow::Continue(())).map_err(|error| error.to_string())?;
+        planned
+            .write(&out, 2, options, &mut |_| ControlFlow::Continue(()))
+            .map_err(|error| error.to_string())?;
         Ok(fs::read(out).unwrap())
     }
 
@@ -86,7 +90,8 @@ impl Made {
         let mut config = self.config.clone();
         values.iter().for_each(|(key, value)| config[*key] = value.clone());
         let Made { base, tensors, .. } = self;
-        let made = Made { folder: temporary(), base: base.clone(), config, tensors: tensors.clone() };
+        let made =
+            Made { folder: temporary(), base: base.clone(), config, tensors: tensors.clone() };
         made.converted_to(None).unwrap_err()
     }
 }
@@ -95,22 +100,32 @@ fn numbers(file: &[u8], name: &str) -> (Vec<u64>, Vec<f32>) {
     let parsed = gguf::parse(file).unwrap();
     let info = parsed.tensor(name).unwrap_or_else(|| panic!("{name}"));
     assert_eq!(info.ty, F32, "{name}");
-    let values = file[info.range()].chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+    let values =
+        file[info.range()].chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
     (info.shape().to_vec(), values.collect())
 }
 
 #[test]
 fn rows_of_queries_are_in_the_order_of_gguf_and_scales_are_in_the_second_factor() {
-    let name = |half| format!("base_model.model.model.layers.1.self_attn.q_proj.lora_{half}.weight");
+    let name =
+        |half| format!("base_model.model.model.layers.1.self_attn.q_proj.lora_{half}.weight");
     let (a, b) = (some(&name("A"), 16), some(&name("B"), 16));
-    let permuted: Vec<f32> = [0, 2, 1, 3, 4, 6, 5, 7].iter().flat_map(|row| b[row * 2..][..2].to_vec()).collect();
+    let permuted: Vec<f32> =
+        [0, 2, 1, 3, 4, 6, 5, 7].iter().flat_map(|row| b[row * 2..][..2].to_vec()).collect();
     let mut made = Made::new();
     for (values, factor) in [
         (vec![], 1.0),
         (vec![("alpha_pattern", json!({"self_attn.q_proj": 8}))], 2.0),
         (vec![("alpha_pattern", json!({r"layers\.1\..*": 8, "q_proj": 2}))], 2.0),
         (vec![("alpha_pattern", json!({"k_proj": 8, "layers.0.self_attn.q_proj": 8}))], 1.0),
-        (vec![("use_rslora", json!(true)), ("r", json!(7)), ("rank_pattern", json!({"q_proj": 2}))], 2f64.sqrt()),
+        (
+            vec![
+                ("use_rslora", json!(true)),
+                ("r", json!(7)),
+                ("rank_pattern", json!({"q_proj": 2})),
+            ],
+            2f64.sqrt(),
+        ),
     ] {
         made.config = json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "someone/base"});
         values.into_iter().for_each(|(key, value)| made.config[key] = value);
@@ -125,7 +140,10 @@ fn rows_of_queries_are_in_the_order_of_gguf_and_scales_are_in_the_second_factor(
         assert_eq!(numbers(&file, "blk.1.attn_q.weight.lora_b"), (vec![2, 8], scaled));
     }
     let half = made.converted_to(Some(QuantizationMix::BF16)).unwrap();
-    assert_eq!(gguf::parse(&half[..]).unwrap().tensor("blk.1.attn_q.weight.lora_a").unwrap().ty, GgmlType::BF16);
+    assert_eq!(
+        gguf::parse(&half[..]).unwrap().tensor("blk.1.attn_q.weight.lora_a").unwrap().ty,
+        GgmlType::BF16
+    );
     assert!(made.converted_to(Some(QuantizationMix::Q8_0)).unwrap_err().contains("cannot be q8_0"));
 }
 
@@ -164,15 +182,42 @@ fn what_an_adapter_cannot_be_is_an_error_with_its_name() {
     for (found, expected) in [
         (with(&[(half, &[2, 8])]), "without the other half"),
         (with(&[("model.layers.0.mlp.up_proj.lora_E", &[2])]), "no meaning that is known"),
-        (with(&[("model.layers.2.mlp.up_proj.lora_A.weight", &[2, 8]), ("model.layers.2.mlp.up_proj.lora_B.weight", &[12, 2])]), "predict"),
-        (with(&[("model.layers.0.mlp.other.lora_A.weight", &[2, 8]), ("model.layers.0.mlp.other.lora_B.weight", &[12, 2])]), "which the base does not have"),
-        (with(&[(half, &[2, 8]), ("model.layers.0.mlp.up_proj.lora_B.weight", &[13, 2])]), "does not fit the base's [12, 8]"),
-        (with(&[(half, &[2, 8]), ("model.layers.0.mlp.up_proj.lora_B.weight", &[12, 3])]), "does not fit"),
+        (
+            with(&[
+                ("model.layers.2.mlp.up_proj.lora_A.weight", &[2, 8]),
+                ("model.layers.2.mlp.up_proj.lora_B.weight", &[12, 2]),
+            ]),
+            "predict",
+        ),
+        (
+            with(&[
+                ("model.layers.0.mlp.other.lora_A.weight", &[2, 8]),
+                ("model.layers.0.mlp.other.lora_B.weight", &[12, 2]),
+            ]),
+            "which the base does not have",
+        ),
+        (
+            with(&[(half, &[2, 8]), ("model.layers.0.mlp.up_proj.lora_B.weight", &[13, 2])]),
+            "does not fit the base's [12, 8]",
+        ),
+        (
+            with(&[(half, &[2, 8]), ("model.layers.0.mlp.up_proj.lora_B.weight", &[12, 3])]),
+            "does not fit",
+        ),
         (with(&[("score.weight", &[2, 8])]), "\"base_model.model.score.weight\" is of no tensor"),
         (with(&[("lm_head.weight", &[VOCAB + 1, HIDDEN])]), "expected [32, 8]"),
-        (with(&[("model.embed_tokens.base_layer.weight", &[VOCAB + 1, HIDDEN])]), "a vocabulary that has grown"),
-        (with(&[("model.embed_tokens.token_adapter.trainable_tokens_delta", &[1, 8])]), "trainable_token_indices"),
-        (with(&[("model.layers.1.self_attn.q_proj.lora_A.default.weight", &[2, 8])]), "are for the same"),
+        (
+            with(&[("model.embed_tokens.base_layer.weight", &[VOCAB + 1, HIDDEN])]),
+            "a vocabulary that has grown",
+        ),
+        (
+            with(&[("model.embed_tokens.token_adapter.trainable_tokens_delta", &[1, 8])]),
+            "trainable_token_indices",
+        ),
+        (
+            with(&[("model.layers.1.self_attn.q_proj.lora_A.default.weight", &[2, 8])]),
+            "are for the same",
+        ),
     ] {
         assert!(found.contains(expected), "{found}\n  without {expected}");
     }
@@ -204,7 +249,9 @@ fn model(folder: &Path, tied: bool) -> std::path::PathBuf {
     let names: Vec<String> = builder.layout().iter().map(|tensor| tensor.name.clone()).collect();
     let bytes = builder.file(|tensor, out| {
         let values = some(&names[tensor], out.len() / 4);
-        out.copy_from_slice(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        out.copy_from_slice(
+            &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
+        );
     });
     let path = folder.join("model.gguf");
     fs::write(&path, bytes).unwrap();
@@ -214,21 +261,33 @@ fn model(folder: &Path, tied: bool) -> std::path::PathBuf {
 /// An adapter of alpha 2 with these tensors.
 fn adapter(folder: &Path, name: &str, tensors: &[(&str, &[u64])]) -> std::path::PathBuf {
     let mut builder = Builder::new();
-    builder.str("general.architecture", "llama").str("general.type", "adapter").str("adapter.type", "lora");
+    builder
+        .str("general.architecture", "llama")
+        .str("general.type", "adapter")
+        .str("adapter.type", "lora");
     builder.f32("adapter.lora.alpha", 2.0);
-    tensors.iter().for_each(|(name, shape)| drop(builder.tensor(name, F32, shape).unwrap()));
+    for (name, shape) in tensors {
+        builder.tensor(name, F32, shape).unwrap();
+    }
     let bytes = builder.file(|tensor, out| {
         let values = some(tensors[tensor].0, out.len() / 4);
-        out.copy_from_slice(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        out.copy_from_slice(
+            &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
+        );
     });
     let path = folder.join(name);
     fs::write(&path, bytes).unwrap();
     path
 }
 
-fn merged(model: &Path, adapters: &[(&Path, f32)], mix: Option<QuantizationMix>) -> Result<Vec<u8>, String> {
+fn merged(
+    model: &Path,
+    adapters: &[(&Path, f32)],
+    mix: Option<QuantizationMix>,
+) -> Result<Vec<u8>, String> {
     let out = model.with_extension("out");
-    let adapters: Vec<_> = adapters.iter().map(|(path, scale)| ScaledAdapter { path, scale: *scale }).collect();
+    let adapters: Vec<_> =
+        adapters.iter().map(|(path, scale)| ScaledAdapter { path, scale: *scale }).collect();
     let options = Options { force: true, ..Options::default() };
     let done = merge(model, &adapters, mix, &out, 2, options, &mut |_| ControlFlow::Continue(()));
     done.map_err(|error| error.to_string())?;
@@ -241,7 +300,11 @@ fn a_merged_model_has_the_sum_and_all_else_as_it_was() {
     let path = model(folder.path(), true);
     let before = fs::read(&path).unwrap();
     let up = "blk.0.ffn_up.weight";
-    let one = adapter(folder.path(), "one", &[("blk.0.ffn_up.weight.lora_a", &[8, 2]), ("blk.0.ffn_up.weight.lora_b", &[2, 12])]);
+    let one = adapter(
+        folder.path(),
+        "one",
+        &[("blk.0.ffn_up.weight.lora_a", &[8, 2]), ("blk.0.ffn_up.weight.lora_b", &[2, 12])],
+    );
     let two = adapter(
         folder.path(),
         "two",
@@ -272,7 +335,8 @@ fn a_merged_model_has_the_sum_and_all_else_as_it_was() {
     let expected = (0..16 * 8).map(|i| {
         let (row, column) = (i / 8, i % 8);
         // Values are the last four rows.
-        base(qkv)[i] - if row >= 12 { product("blk.0.attn_v.weight", 1, row - 12, column) } else { 0.0 }
+        base(qkv)[i]
+            - if row >= 12 { product("blk.0.attn_v.weight", 1, row - 12, column) } else { 0.0 }
     });
     assert_eq!(numbers(&file, qkv).1, expected.collect::<Vec<_>>());
     let (a, b) = (some("token_embd.weight.lora_a", 64), some("token_embd.weight.lora_b", 16));
@@ -285,7 +349,11 @@ fn a_merged_model_has_the_sum_and_all_else_as_it_was() {
     // The output was the embedding, and stays.
     assert_eq!(numbers(&file, "output.weight").1, embedding);
     let delta = some("blk.0.attn_norm.weight.lora_delta", 8);
-    let expected = base("blk.0.attn_norm.weight").iter().zip(delta).map(|(w, d)| w - 0.5 * d).collect::<Vec<_>>();
+    let expected = base("blk.0.attn_norm.weight")
+        .iter()
+        .zip(delta)
+        .map(|(w, d)| w - 0.5 * d)
+        .collect::<Vec<_>>();
     assert_eq!(numbers(&file, "blk.0.attn_norm.weight").1, expected);
     assert_eq!(gguf::parse(&file[..]).unwrap().get_str("general.name").unwrap(), Some("base"));
     // At the scale 0, and without what the second adds.
@@ -313,10 +381,15 @@ fn full_tensors_replace_those_of_the_model_and_biases_are_added() {
     );
     let file = merged(&path, &[(&one, 1.0)], None).unwrap();
     assert_eq!(numbers(&file, "output.weight").1, some("output.weight.lora_override", 256));
-    let bias: Vec<f32> = some("blk.0.ffn_up.weight.lora_bias", 12).iter().map(|value| value * 0.5).collect();
+    let bias: Vec<f32> =
+        some("blk.0.ffn_up.weight.lora_bias", 12).iter().map(|value| value * 0.5).collect();
     assert_eq!(numbers(&file, "blk.0.ffn_up.bias"), (vec![12], bias));
     assert!(merged(&path, &[(&one, 0.5)], None).unwrap_err().contains("at the scale 0.5"));
-    assert!(merged(&path, &[(&one, 1.0), (&one, 1.0)], None).unwrap_err().contains("another adapter replaces too"));
+    assert!(
+        merged(&path, &[(&one, 1.0), (&one, 1.0)], None)
+            .unwrap_err()
+            .contains("another adapter replaces too")
+    );
 }
 
 #[test]
@@ -328,16 +401,44 @@ fn an_adapter_of_another_model_is_not_merged() {
         merged(&path, &[(&other, 1.0)], None).unwrap_err()
     };
     for (found, expected) in [
-        (refused(&[("blk.1.ffn_up.weight.lora_a", &[8, 2]), ("blk.1.ffn_up.weight.lora_b", &[2, 12])]), "no tensor \"blk.1.ffn_up.weight\""),
-        (refused(&[("blk.0.ffn_up.weight.lora_a", &[8, 2]), ("blk.0.ffn_up.weight.lora_b", &[2, 13])]), "is [8, 12], expected [8, 13]"),
-        (refused(&[("blk.0.ffn_up.weight.lora_a", &[8, 2, 3]), ("blk.0.ffn_up.weight.lora_b", &[2, 12, 3])]), "expected [8, 12, 3]"),
-        (refused(&[("blk.0.attn_v.weight.lora_a", &[8, 2]), ("blk.0.attn_v.weight.lora_b", &[2, 17])]), "no tensor \"blk.0.attn_v.weight\""),
+        (
+            refused(&[
+                ("blk.1.ffn_up.weight.lora_a", &[8, 2]),
+                ("blk.1.ffn_up.weight.lora_b", &[2, 12]),
+            ]),
+            "no tensor \"blk.1.ffn_up.weight\"",
+        ),
+        (
+            refused(&[
+                ("blk.0.ffn_up.weight.lora_a", &[8, 2]),
+                ("blk.0.ffn_up.weight.lora_b", &[2, 13]),
+            ]),
+            "is [8, 12], expected [8, 13]",
+        ),
+        (
+            refused(&[
+                ("blk.0.ffn_up.weight.lora_a", &[8, 2, 3]),
+                ("blk.0.ffn_up.weight.lora_b", &[2, 12, 3]),
+            ]),
+            "expected [8, 12, 3]",
+        ),
+        (
+            refused(&[
+                ("blk.0.attn_v.weight.lora_a", &[8, 2]),
+                ("blk.0.attn_v.weight.lora_b", &[2, 17]),
+            ]),
+            "no tensor \"blk.0.attn_v.weight\"",
+        ),
         (refused(&[("blk.0.ffn_up.weight", &[8, 12])]), "none of the suffixes"),
     ] {
         assert!(found.contains(expected), "{found}\n  without {expected}");
     }
     assert!(merged(&path, &[(&path, 1.0)], None).unwrap_err().contains("not an adapter"));
-    let one = adapter(folder.path(), "one", &[("blk.0.ffn_up.weight.lora_a", &[8, 2]), ("blk.0.ffn_up.weight.lora_b", &[2, 12])]);
+    let one = adapter(
+        folder.path(),
+        "one",
+        &[("blk.0.ffn_up.weight.lora_a", &[8, 2]), ("blk.0.ffn_up.weight.lora_b", &[2, 12])],
+    );
     // The new file is neither of its sources.
     let options = Options { force: true, ..Options::default() };
     let adapters = [ScaledAdapter { path: &one, scale: 1.0 }];

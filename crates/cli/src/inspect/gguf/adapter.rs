@@ -109,13 +109,17 @@ impl Adapter {
 
     /// Writes its lines.
     pub fn write(&self, view: View, out: &mut dyn Write) -> io::Result<()> {
-        let mut line = |what: &str, text: String| writeln!(out, "{}", view.fit(&format!("{what:12}  {text}")));
+        let mut line =
+            |what: &str, text: String| writeln!(out, "{}", view.fit(&format!("{what:12}  {text}")));
         let text = |text: &str| quoted(text.as_bytes());
-        let base = self.base_model.as_ref().map_or(String::new(), |name| format!(", {}", text(name)));
+        let base =
+            self.base_model.as_ref().map_or(String::new(), |name| format!(", {}", text(name)));
         line("adapter", format!("LoRA, for {}{base}", text(&self.architecture).trim_matches('"')))?;
-        let ranks: Vec<String> = self.ranks.iter().map(|(rank, count)| format!("{rank} ({count})")).collect();
+        let ranks: Vec<String> =
+            self.ranks.iter().map(|(rank, count)| format!("{rank} ({count})")).collect();
         if !ranks.is_empty() {
-            let scales: Vec<f32> = self.ranks.keys().map(|rank| self.alpha / *rank as f32).collect();
+            let scales: Vec<f32> =
+                self.ranks.keys().map(|rank| self.alpha / *rank as f32).collect();
             let scale = match (self.alpha, &scales[..]) {
                 (0.0, _) => "1 (no alpha)".into(),
                 (alpha, [one]) => format!("{one} (alpha {alpha})"),

@@ -110,6 +110,13 @@ impl Stack {
         Ok(match place {
             Place::Half(half) => part(*half, 2),
             Place::Turned { part: number, of } => part(*number, *of),
+            Place::Blocks { first, step } => {
+                let (first, step) = (*first as usize, *step as usize);
+                let rows = stack.rows / step.max(1);
+                stack.gathered((stack.count, rows, stack.columns), |m, row, column| {
+                    (m, first + row * step, column)
+                })
+            }
             Place::Rows(runs) => {
                 let rows = rows_of(runs, stack.rows)?;
                 stack.gathered((stack.count, rows.len(), stack.columns), |m, row, column| {
@@ -152,7 +159,8 @@ impl Factors {
             Place::Whole | Place::Row | Place::Expert { .. } | Place::Half(_) | Place::Rows(_) => {
                 Ok(Factors { left: self.left.placed_rows(heads, place)?, right: self.right })
             }
-            Place::Turned { .. } => {
+            // Blocks are transposed in memory, where adapters are trained.
+            Place::Turned { .. } | Place::Blocks { .. } => {
                 let Factors { left, right } = self.transposed();
                 Ok(Factors { left: left.placed_rows(heads, place)?, right })
             }
@@ -183,7 +191,7 @@ impl Factors {
                     });
                 Ok(Factors { left, right: self.right.repeated(heads) }.transposed())
             }
-            Place::OfRows(_) | Place::Blocks { .. } | Place::Numbers { .. } => {
+            Place::OfRows(_) | Place::Numbers { .. } => {
                 Err("is no matrix that a product can be added to".into())
             }
         }
@@ -287,6 +295,11 @@ mod tests {
             .map(|(row, column)| at(row, column))
             .collect();
         check(None, Place::Turned { part: 1, of: 2 }, turned);
+        let every_second: Vec<f32> = (0..5)
+            .flat_map(|row| (0..12).map(move |column| (column, 2 * row + 1)))
+            .map(|(row, column)| at(row, column))
+            .collect();
+        check(None, Place::Blocks { first: 1, step: 2 }, every_second);
         let heads: Vec<f32> = [0, 6]
             .into_iter()
             .flat_map(|first| {

@@ -114,10 +114,9 @@ fn oriented(
     if ranks != of_b || ranks == 0 {
         return no();
     }
-    let turned = place
-        .rules
-        .iter()
-        .any(|rule| matches!(rule, Rule::Take { place: Place::Turned { .. }, .. }));
+    let turned = place.rules.iter().any(|rule| {
+        matches!(rule, Rule::Take { place: Place::Turned { .. } | Place::Blocks { .. }, .. })
+    });
     match place.shape[..] {
         [d1, d2] if !turned && (rows, columns) == (d1, d2) => Ok(Orientation::Own),
         [d1, d2] if turned && (rows, columns) == (d2, d1) => Ok(Orientation::Transposed),

@@ -146,6 +146,22 @@ impl<'a> NetworkTensors<'a> {
     }
 }
 
+/// Names of parameters that transformers 5 has in memory, whose weights have others in files.
+const IN_MEMORY: [(&str, &str); 5] = [
+    ("block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"),
+    ("block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"),
+    ("block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight"),
+    ("mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj_blocks"),
+    ("mlp.experts.down_proj", "mlp.experts.down_proj_blocks"),
+];
+
+/// Returns the name in files of a parameter.
+fn stored_name(name: &str) -> Option<String> {
+    let renamed =
+        |(memory, file): &(&str, &str)| Some(format!("{}{file}", name.strip_suffix(memory)?));
+    IN_MEMORY.iter().find_map(renamed)
+}
+
 /// A tensor of a base model, of which an adapter knows only the name.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BasePlace {
@@ -187,7 +203,8 @@ pub(super) fn places(
             of_vectors: false,
         };
         let all = Names { source: &source, architecture, dimensions, groups: &groups };
-        names.iter().map(|name| all.of(name)).collect::<Vec<_>>()
+        let of = |name: &&str| all.of(name).or_else(|| all.of(&stored_name(name)?));
+        names.iter().map(of).collect::<Vec<_>>()
     };
     let known = |roles: &Vec<Option<TensorRole>>| roles.iter().flatten().count();
     // The first of the best.
@@ -199,7 +216,14 @@ pub(super) fn places(
             config.error(format!("the adapter changes \"{name}\" of this model, which {why}"))
         };
         let taken = |layer, name, part: &Part, expert| {
-            (extents(dimensions, layer, part), take(architecture, dimensions, name, part, expert))
+            let mut shape = extents(dimensions, layer, part);
+            if let (TensorKind::Blocks { .. }, &[experts, rows, blocks, _]) =
+                (part.kind, &shape[..])
+            {
+                // In memory they are no blocks, and transposed.
+                shape = vec![experts, blocks * 32, rows];
+            }
+            (shape, take(architecture, dimensions, name, part, expert))
         };
         match role {
             None => Ok(None),
