@@ -293,6 +293,7 @@ impl Changes {
             let dora = magnitudes.as_ref().map(|all| Dora {
                 magnitudes: all[own.clone()].to_vec(),
                 scale: factors.scale(alpha, 1.0),
+                strength: user,
             });
             let (a, b) = match whole {
                 true => (std::mem::take(&mut a), std::mem::take(&mut b)),

@@ -37,12 +37,15 @@ pub(crate) struct LowRank {
     pub(crate) dora: Option<Dora>,
 }
 
-/// The norms of rows, and the scale at which they are those.
+/// The norms of rows, and the scale at which they are those. A row is multiplied by what brings it there: by all of that at a scale of 1 of the
+/// caller's, and by nothing at 0, as in the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Dora {
     /// `[rows]`
     pub(crate) magnitudes: Vec<f32>,
     pub(crate) scale: f32,
+    /// The caller's.
+    pub(crate) strength: f32,
 }
 
 /// Buffers of one thread.
@@ -53,7 +56,7 @@ pub(crate) struct Scratch {
 }
 
 impl Merge {
-    /// Changes one whole row, the `index`-th of the tensor. All terms are for the base's weights, whatever the others add.
+    /// Changes one whole row, the `index`-th of the tensor. Norms are those of the base's weights, whatever other terms add.
     pub(crate) fn apply(&self, isa: Isa, index: u64, row: &mut [f32], scratch: &mut Scratch) {
         scratch.before.clear();
         scratch.before.extend_from_slice(row);
@@ -81,14 +84,12 @@ impl LowRank {
         for (a, b) in a.chunks_exact(row.len().max(1)).zip(b) {
             vec::add_times(isa, product, a, *b);
         }
-        let Some(Dora { magnitudes, scale }) = &self.dora else {
-            return vec::add_times(isa, row, product, self.scale);
-        };
+        vec::add_times(isa, row, product, self.scale);
+        let Some(Dora { magnitudes, scale, strength }) = &self.dora else { return };
         let changed = |(w, p): (&f32, &f32)| f64::from(*w) + f64::from(*scale) * f64::from(*p);
         let norm = before.iter().zip(&*product).map(changed).map(|w| w * w).sum::<f64>().sqrt();
-        let factor = f64::from(magnitudes[own]) / norm;
-        vec::add_times(isa, row, before, (factor - 1.0) as f32);
-        vec::add_times(isa, row, product, (factor * f64::from(self.scale)) as f32);
+        let gain = f64::from(magnitudes[own]) / norm - 1.0;
+        vec::scale(isa, row, (1.0 + f64::from(*strength) * gain) as f32);
     }
 }
 
@@ -132,7 +133,7 @@ mod tests {
         }
         // With norms of the rows.
         let one = LowRank { a: a[..rank * columns].to_vec(), b: b[..2 * rank].to_vec(), ..term };
-        let dora = Some(Dora { magnitudes: vec![3.0, 4.0], scale: 0.5 });
+        let dora = Some(Dora { magnitudes: vec![3.0, 4.0], scale: 0.5, strength: 1.0 });
         let merge = Merge { terms: vec![Term::LowRank(LowRank { dora, ..one })] };
         for row in 0..2 {
             let found = merged(&merge, 0, row);

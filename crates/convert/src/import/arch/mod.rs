@@ -25,6 +25,7 @@ mod gemma4;
 mod general;
 mod glm4;
 mod glm4_moe;
+mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
@@ -72,7 +73,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-static KNOWN: [Architecture; 55] = [
+static KNOWN: [Architecture; 56] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
@@ -127,6 +128,7 @@ static KNOWN: [Architecture; 55] = [
     starcoder2::STARCODER2,
     exaone::EXAONE,
     falcon::FALCON,
+    gpt2::GPT2,
     gpt_neox::GPT_NEOX,
     mamba2::MAMBA2,
 ];
