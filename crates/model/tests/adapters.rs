@@ -104,7 +104,7 @@ fn an_adapter_is_computed_as_if_it_were_in_the_weights() {
         assert!(left.iter().all(expected), "{}: {left:?}", spec.arch);
         // A tied output would change with the embedding.
         names.retain(|name| name != "token_embd.weight" || !spec_is_tied(&base));
-        let made = AdapterSpec { rank: 2, seed: 3, ..AdapterSpec::default() };
+        let made = AdapterSpec { rank: 2, seed: 3, size: 0.1, ..AdapterSpec::default() };
         let opened = adapter(&model, folder.path(), &made, &names);
         let bytes = std::fs::read(opened.path()).unwrap();
         for scale in [1.0, -0.5] {
@@ -117,7 +117,7 @@ fn an_adapter_is_computed_as_if_it_were_in_the_weights() {
                 let size = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
                 let [off, moved] = [&found, &base].map(|other| distance(&expected, other) / size);
                 // Sums of f32 in another order; the thresholds of Gemma 3n's gates amplify the difference.
-                let near = off < 1e-3 && moved > 0.02 && off < moved / 200.0;
+                let near = off < 1e-3 && moved > 0.01 && off < moved / 200.0;
                 assert!(near, "{} at {scale}: {off:e}, and without {moved}", spec.arch);
             }
         }
