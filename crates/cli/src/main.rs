@@ -42,6 +42,7 @@ mod imatrix;
 mod inspect;
 mod interrupt;
 mod layout;
+mod lora;
 mod man;
 mod memory;
 mod merge;

@@ -35,6 +35,25 @@ pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
     by_level!(isa, (x: &[f32], y: &[f32]) -> f32, dot_lanes)
 }
 
+/// `out[i] = Σ m[i, j] x[j]`, each in the order of [`dot`]. Panics if `m` is not `[out, x]`.
+pub fn multiply_rows(isa: Isa, m: &[f32], x: &[f32], out: &mut [f32]) {
+    assert_eq!(m.len(), out.len() * x.len(), "rows of a matrix");
+    by_level!(isa, (m: &[f32], x: &[f32], out: &mut [f32]) -> (), multiply_rows_lanes)
+}
+
+/// `out[i] += s · Σ m[i · step, j] x[j]`, each sum in the order of [`dot`]. Panics if `m` has fewer rows.
+pub fn add_multiplied_rows(
+    isa: Isa,
+    (m, step): (&[f32], usize),
+    x: &[f32],
+    s: f32,
+    out: &mut [f32],
+) {
+    let rows = m.len() / x.len();
+    assert!(out.is_empty() || (out.len() - 1) * step < rows, "a correction with fewer rows");
+    by_level!(isa, (m: &[f32], step: usize, x: &[f32], s: f32, out: &mut [f32]) -> (), add_multiplied_rows_lanes)
+}
+
 /// Returns the index of the largest element, the first of equals; NaN is never chosen; 0 if there
 /// is nothing above -infinity.
 pub fn argmax(isa: Isa, x: &[f32]) -> usize {
@@ -132,6 +151,28 @@ unsafe fn softcap_lanes<S: Lanes>(x: &mut [f32], cap: f32) {
 unsafe fn dot_lanes<S: Lanes>(x: &[f32], y: &[f32]) -> f32 {
     // SAFETY: the caller vouches for the features and for equal lengths.
     unsafe { lanes::dot::<S>(x, y) }
+}
+
+#[inline(always)]
+unsafe fn multiply_rows_lanes<S: Lanes>(m: &[f32], x: &[f32], out: &mut [f32]) {
+    for (out, row) in out.iter_mut().zip(m.chunks_exact(x.len())) {
+        // SAFETY: the caller vouches for the features; the lengths are equal.
+        *out = unsafe { lanes::dot::<S>(row, x) };
+    }
+}
+
+#[inline(always)]
+unsafe fn add_multiplied_rows_lanes<S: Lanes>(
+    m: &[f32],
+    step: usize,
+    x: &[f32],
+    s: f32,
+    out: &mut [f32],
+) {
+    for (out, row) in out.iter_mut().zip(m.chunks_exact(x.len()).step_by(step)) {
+        // SAFETY: the caller vouches for the features; the lengths are equal.
+        *out += s * unsafe { lanes::dot::<S>(row, x) };
+    }
 }
 
 #[inline(always)]
