@@ -3,8 +3,8 @@
     PYTHON -m evidence agree adapters [NAME…]
 
 `transformers` makes a tiny base with random weights, PEFT an adapter of it with random factors. PEFT merges them in float64, and the merged model is converted
-like any other: those are the weights that the base's, with the converted adapter added in float64, have to be, and those of `alight merge`. NAME is
-that of a base. Mistakes that have to be seen: a permutation, a root, a pattern or a magnitude that is forgotten, experts' columns in another order.
+like any other: those are the weights that the base's, with the converted adapter added in float64, have to be, and those of `alight merge`, whose answers
+are beside those of PEFT, not merged. NAME is that of a base. Mistakes that have to be seen: a permutation, a root, a pattern or a magnitude that is forgotten, experts' columns in another order.
 
 Needs torch, transformers, peft, safetensors and gguf, which are in no requirements.txt:
     python3 -m venv VENV && VENV/bin/pip install torch transformers peft gguf sentencepiece
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evidence.agree import architectures as agree
-from evidence.lib import common, gguf_files, networks, published
+from evidence.lib import common, gguf_files, networks, published, tiny_models
 from evidence.lib.lazy import lazily
 from evidence.lib.published import EXPERTS, Published, rope
 from evidence.make import hf_models
@@ -250,6 +250,13 @@ def check(args, report: agree.Report, bases: Bases, case: Case, folder: Path, se
         return
     merged = folder / "merged"
     shutil.rmtree(merged, ignore_errors=True)
+    computed = None
+    if case.what != EVERYTHING:
+        text = folder / "text.txt"
+        text.write_text(tiny_models.text(200, seed))
+        tokens, before = agree.ours(args, base, text, 1)
+        with torch.no_grad():
+            computed = torch.log_softmax(adapted(torch.tensor([tokens])).logits[0].double(), dim=-1).numpy()[agree.FIRST : agree.LAST + 1]
     whole = adapted.merge_and_unload()
     whole.float().save_pretrained(merged)
     for beside in source.glob("tokenizer*"):
@@ -267,6 +274,11 @@ def check(args, report: agree.Report, bases: Bases, case: Case, folder: Path, se
     ours, _ = arrays(folder / "ours.gguf")
     found, where = apart(ours, theirs)
     report.within(name, f"merged ({where})", found, MERGED)
+    if computed is not None:
+        left_out = 0.1 if case.base.experts else 0.0
+        _, ours = agree.ours(args, folder / "ours.gguf", text, 1)
+        report.within(name, "log-probabilities beside PEFT's, not merged", agree.apart(computed, ours, left_out)[0], agree.TOLERANCE)
+        report.within(name, "without the adapter", agree.apart(computed, before, left_out)[0], agree.CONTROL, above=True)
     for kind, what, mistake in case.mistakes:
         if kind == READ:
             wrong = added(weights, mistake(adapter), alpha)
@@ -310,6 +322,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
+    args.step = 1
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -64,7 +64,6 @@ mod record;
 mod replay;
 mod run;
 mod say;
-mod scaled_file;
 mod serve;
 mod short_help;
 mod source;

@@ -6,9 +6,10 @@ use alight_convert::{QuantizationMix, ScaledAdapter};
 
 use crate::conversion::{speed, with_progress};
 use crate::hub::HubArgs;
+use crate::lora::ScaledFile;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::OutputArgs;
-use crate::scaled_file::ScaledFile;
+
 use crate::{convert, say, source, threads};
 
 /// Arguments of `alight merge`.

@@ -37,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod copy;
 mod dest;
 mod error;
@@ -63,11 +64,12 @@ use std::time::Duration;
 
 use alight_pages::Threads;
 
+pub use adapters::{ScaledAdapter, misfits};
 pub use error::ConvertError;
 pub use imatrix::{MeasuredTensor, imatrix_file};
 pub use import::{About, Conversion, Converted, Request, format_of};
 pub use kept::{PackedOnce, all_packed, pack_once, remove_packed};
-pub use merge::{ScaledAdapter, merge, misfits};
+pub use merge::merge;
 pub use mix::{QuantizationMix, UnknownMix};
 pub use pack::{Kept, KeptReason, Packed, is_packed_from, pack, pack_unnamed};
 pub use quantize::{Quantization, quantize};

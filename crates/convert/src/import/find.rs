@@ -178,7 +178,7 @@ fn adapter(folder: &Path) -> Result<Found, ConvertError> {
     }
     Err(no(
         &weights,
-        format!("does not exist, and there is {ADAPTER_CONFIG} beside it: where is the adapter?"),
+        format!("does not exist, and {ADAPTER_CONFIG} is in its folder: where is the adapter?"),
     ))
 }
 

@@ -11,9 +11,9 @@ use alight_formats::split::Placed;
 
 use super::{About, Conversion};
 use crate::ConvertError;
+use crate::adapters::{self, Changes, ScaledAdapter};
 use crate::files::Files;
 use crate::imatrix::{Imatrix, PREFIX};
-use crate::merge::{self, Changes, ScaledAdapter};
 use crate::mix::{ModelFacts, QuantizationMix, Shape};
 use crate::order::execution_order;
 use crate::tensor_types::{self, TensorTypes};
@@ -37,12 +37,11 @@ pub(super) fn plan(
     mut files: Files,
     types: Types<'_>,
     imatrix: Option<Imatrix>,
-    adapters: &[ScaledAdapter<'_>],
+    scaled: &[ScaledAdapter<'_>],
 ) -> Result<Conversion, ConvertError> {
-    let maps = adapters.iter().map(|adapter| merge::map(adapter.path));
+    let maps = scaled.iter().map(|adapter| adapters::map(adapter.path));
     let maps = maps.collect::<Result<Vec<Map>, _>>()?;
-    let with: Vec<_> =
-        maps.iter().zip(adapters).map(|(map, adapter)| (map, adapter.scale)).collect();
+    let with: Vec<_> = maps.iter().zip(scaled).map(|(map, adapter)| (map, adapter.scale)).collect();
     let (plan, architecture, notes) = plan_of(path, &files, types, imatrix.as_ref(), &with)?;
     let recognised = match files.maps().len() {
         1 => "GGUF".into(),

@@ -32,10 +32,10 @@ use alight_formats::{Format, GgmlType};
 
 use alight_pages::Input;
 
+use crate::adapters::ScaledAdapter;
 use crate::dest::Target;
 use crate::files::Files;
 use crate::imatrix::Imatrix;
-use crate::merge::ScaledAdapter;
 use crate::mix::{ModelFacts, QuantizationMix};
 use crate::order::execution_order;
 use crate::tensor_types::TensorTypes;

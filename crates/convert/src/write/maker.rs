@@ -46,7 +46,7 @@ pub(super) struct Placed<'a> {
     pub(super) item: &'a Item,
     pub(super) transform: Transform,
     pub(super) importance: Option<&'a Importance>,
-    /// What adapters change in its rows.
+    /// Changes of its rows by adapters.
     pub(super) merge: Option<&'a Merge>,
     pub(super) units: Units,
     /// Offset in the new file, in bytes.

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use alight_kernels::{Isa, vec};
 
-/// What adapters change in a tensor, in their order.
+/// The changes of a tensor by adapters, in their order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Merge {
     pub(crate) terms: Vec<Term>,
 }
 
-/// What one adapter changes in a tensor.
+/// The change of a tensor by one adapter.
 #[derive(Clone, Debug)]
 pub(crate) enum Term {
     /// Adds a product of low rank to matrices.

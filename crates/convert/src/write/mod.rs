@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     items: Vec<Item>,
     /// Importance of the columns of tensors, by tensor name.
     importance: HashMap<String, Importance>,
-    /// What adapters change in tensors, by tensor name.
+    /// Changes of tensors by adapters, by tensor name.
     merges: HashMap<String, Merge>,
     /// Offset of each tensor in the file.
     starts: Vec<u64>,
@@ -101,7 +101,7 @@ impl Plan {
         Plan { importance, ..self }
     }
 
-    /// The same, with what adapters change in tensors that consist of pieces.
+    /// The same, with the changes by adapters of tensors that consist of pieces.
     pub(crate) fn merged(self, merges: HashMap<String, Merge>) -> Plan {
         Plan { merges, ..self }
     }

@@ -1,4 +1,4 @@
-//! What an adapter is for and what it changes, and whether it fits a base.
+//! A summary of an adapter: its base, its changes, and how it does not fit a model.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -122,7 +122,7 @@ struct Opened<'a> {
     cached: Cached,
     experts: Option<Experts>,
     session: Option<SessionMemory>,
-    /// What it changes, if it is an adapter.
+    /// The summary of an adapter.
     adapter: Option<Adapter>,
     /// The notation of thinking and tool calls, if there is a chat template.
     tool_format: Option<&'static str>,

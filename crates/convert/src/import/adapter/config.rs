@@ -26,7 +26,7 @@ const WITHOUT_EFFECT: [&str; 20] = [
     "inference_mode",
     "lora_dropout",
     "task_type",
-    // What was trained follows from the tensors.
+    // The trained modules follow from the tensors.
     "target_modules",
     "exclude_modules",
     "layers_to_transform",
@@ -48,7 +48,7 @@ const WITHOUT_EFFECT: [&str; 20] = [
 /// Beginnings of values of `init_lora_weights` that change the weights of the base.
 const CHANGES_BASE: [&str; 5] = ["pissa", "olora", "loftq", "corda", "lora_ga"];
 
-/// What an adapter says about itself.
+/// The description of an adapter.
 pub(super) struct AdapterConfig {
     path: PathBuf,
     rank: u64,
@@ -161,10 +161,10 @@ impl AdapterConfig {
         let found = |patterns: &[(Pattern, f64)]| {
             patterns.iter().find(|(pattern, _)| pattern.matches(module)).map(|(_, value)| *value)
         };
-        let said = found(&self.ranks).unwrap_or(self.rank as f64);
-        if said != rank as f64 {
+        let expected = found(&self.ranks).unwrap_or(self.rank as f64);
+        if expected != rank as f64 {
             return Err(self.error(format!(
-                "the factors of \"{module}\" are of rank {rank}, expected {said}, which r or rank_pattern says"
+                "the factors of \"{module}\" are of rank {rank}, expected {expected}, which r or rank_pattern says"
             )));
         }
         let alpha = found(&self.alphas).unwrap_or(self.alpha);

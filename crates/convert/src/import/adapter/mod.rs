@@ -23,8 +23,8 @@ use alight_pages::Map;
 use self::config::AdapterConfig;
 use self::factors::Factors;
 use self::names::Sorted;
-use self::place::Placed;
-use super::arch::{self, Base};
+use self::place::PlacedFactors;
+use super::arch::{self, AdaptedBase};
 use super::find::Found;
 use super::huggingface::{ByName, Source};
 use super::side::SideFiles;
@@ -43,8 +43,8 @@ const MAX_NAME: usize = 64;
 /// The embedding, whose factors GGUF has the other way round.
 const EMBEDDING: &str = "token_embd.weight";
 
-/// What is read of an adapter.
-pub(super) struct Read {
+/// An adapter that can be written.
+pub(super) struct PlannedAdapter {
     pub(super) plan: Plan,
     pub(super) recognised: String,
     pub(super) architecture: String,
@@ -62,7 +62,7 @@ pub(super) fn read(
     side: &SideFiles,
     base: Option<&Path>,
     mix: Option<QuantizationMix>,
-) -> Result<Read, ConvertError> {
+) -> Result<PlannedAdapter, ConvertError> {
     let wrong = |problem: String| ConvertError::Source { path: found.folder.clone(), problem };
     let ty = match mix {
         None => GgmlType::F32,
@@ -97,7 +97,7 @@ pub(super) fn read(
         names: &all,
         folder: &found.folder,
     };
-    let mut out = Out { ty, ..Out::default() };
+    let mut out = AdapterTensors { ty, ..AdapterTensors::default() };
     let mut notes = Vec::new();
     let mut skipped = Vec::new();
     adapter.copies(&sorted, &mut skipped)?;
@@ -124,7 +124,7 @@ pub(super) fn read(
         .base
         .as_deref()
         .map_or(String::new(), |name| format!(" for {}", arch::config::clipped(name)));
-    Ok(Read {
+    Ok(PlannedAdapter {
         plan,
         recognised: format!("PEFT, LoRA{of}"),
         architecture: base.architecture.into(),
@@ -147,11 +147,11 @@ fn wanted(sorted: &Sorted<'_>, config: &AdapterConfig) -> Vec<String> {
     names
 }
 
-/// What an adapter is read with.
+/// An adapter that is being read.
 pub(super) struct Adapter<'a> {
     config: &'a AdapterConfig,
     maps: &'a [Map],
-    base: &'a Base,
+    base: &'a AdaptedBase,
     /// Of the base's places, sorted.
     names: &'a [&'a str],
     folder: &'a Path,
@@ -202,7 +202,7 @@ impl Adapter<'_> {
         }
     }
 
-    /// Checks weights of the base that are beside the adapter's, which are left out.
+    /// Checks weights of the base in the adapter's file, which are left out.
     fn copies(
         &self,
         sorted: &Sorted<'_>,
@@ -271,25 +271,29 @@ impl Adapter<'_> {
 }
 
 /// The tensors that are made.
-struct Out {
+struct AdapterTensors {
     ty: GgmlType,
     items: Vec<Item>,
     elements: u64,
 }
 
-impl Default for Out {
-    fn default() -> Out {
-        Out { ty: GgmlType::F32, items: Vec::new(), elements: 0 }
+impl Default for AdapterTensors {
+    fn default() -> AdapterTensors {
+        AdapterTensors { ty: GgmlType::F32, items: Vec::new(), elements: 0 }
     }
 }
 
-impl Out {
+impl AdapterTensors {
     /// Adds the factors for tensors of the base, by their names, with experts together.
-    fn factors(&mut self, adapter: &Adapter<'_>, placed: Vec<Placed>) -> Result<(), ConvertError> {
+    fn factors(
+        &mut self,
+        adapter: &Adapter<'_>,
+        placed: Vec<PlacedFactors>,
+    ) -> Result<(), ConvertError> {
         let mut experts: BTreeMap<String, Vec<Option<Factors>>> = BTreeMap::new();
         let mut seen = HashSet::new();
         for one in placed {
-            let Placed { name, factors, magnitude, bias, expert } = one;
+            let PlacedFactors { name, factors, magnitude, bias, expert } = one;
             let twice = |name: &str| adapter.error(format!("has two changes of \"{name}\""));
             match expert {
                 None => {

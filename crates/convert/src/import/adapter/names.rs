@@ -20,11 +20,11 @@ pub(super) struct ModuleTensors<'t> {
     pub(super) bias: Option<&'t Tensor>,
     /// `[out]`
     pub(super) magnitude: Option<&'t Tensor>,
-    /// Whether it is an embedding.
+    /// True if it is an embedding.
     pub(super) embedding: bool,
 }
 
-/// What is in a PEFT folder.
+/// The tensors of a PEFT folder.
 #[derive(Debug, Default)]
 pub(super) struct Sorted<'t> {
     /// By the path of the module in the model, and by how many wrappers are around it: the outermost first.

@@ -1,4 +1,4 @@
-//! Which tensors of the base the factors of a module are for, and what they are there.
+//! The tensors of the base that the factors of a module are for, and what they are there.
 
 use super::super::arch::BasePlace;
 use super::super::tensor::{Place, Rule, Tensor};
@@ -13,7 +13,7 @@ use crate::write::Change;
 const OWN_ORIENTATION: (u64, u64) = (0, 21);
 
 /// The change of one tensor of the base.
-pub(super) struct Placed {
+pub(super) struct PlacedFactors {
     /// Its name in GGUF.
     pub(super) name: String,
     pub(super) factors: Factors,
@@ -40,7 +40,10 @@ pub(super) fn parameters(config: &AdapterConfig, module: &str) -> Vec<String> {
 ///
 /// # Errors
 /// A module is none of the base's, or its factors do not fit.
-pub(super) fn all(adapter: &Adapter<'_>, sorted: &Sorted<'_>) -> Result<Vec<Placed>, ConvertError> {
+pub(super) fn all(
+    adapter: &Adapter<'_>,
+    sorted: &Sorted<'_>,
+) -> Result<Vec<PlacedFactors>, ConvertError> {
     let mut all = Vec::new();
     let mut taken: Vec<String> = Vec::new();
     for ((module, depth), tensors) in &sorted.modules {
@@ -151,7 +154,7 @@ fn one(
     tensors: &ModuleTensors<'_>,
     (a, b): (&Tensor, &Tensor),
     place: &BasePlace,
-    all: &mut Vec<Placed>,
+    all: &mut Vec<PlacedFactors>,
 ) -> Result<(), ConvertError> {
     let config = adapter.config;
     let wrong = |problem: String| adapter.error(format!("the factors of \"{module}\" {problem}"));
@@ -264,7 +267,7 @@ fn one(
             Place::Expert { index, count } => Some((*index, *count)),
             _ => None,
         };
-        all.push(Placed { name: name.clone(), factors: placed, magnitude, bias, expert });
+        all.push(PlacedFactors { name: name.clone(), factors: placed, magnitude, bias, expert });
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ pub(crate) fn huggingface(
 }
 
 /// The tensors of a base model that an adapter changes.
-pub(crate) struct Base {
+pub(crate) struct AdaptedBase {
     /// `general.architecture`.
     pub(crate) architecture: &'static str,
     /// True if the output is the embedding.
@@ -196,7 +196,7 @@ pub(crate) struct Base {
 ///
 /// # Errors
 /// It has no `config.json`, an unknown architecture, or one of the tensors has no place in GGUF.
-pub(crate) fn base(side: &SideFiles, names: &[&str]) -> Result<Base, ConvertError> {
+pub(crate) fn base(side: &SideFiles, names: &[&str]) -> Result<AdaptedBase, ConvertError> {
     let config = Config::read(side)?.without_quantization();
     if encoder::is_encoder(&config)? {
         return Err(config.error("describes an encoder, whose adapters are not converted yet"));
@@ -208,7 +208,7 @@ pub(crate) fn base(side: &SideFiles, names: &[&str]) -> Result<Base, ConvertErro
     };
     let dimensions = Dimensions::read(config, architecture, rows)?;
     let places = tensors::places(config, architecture, &dimensions, names)?;
-    Ok(Base { architecture: architecture.gguf, tied: dimensions.tied, places })
+    Ok(AdaptedBase { architecture: architecture.gguf, tied: dimensions.tied, places })
 }
 
 /// Returns the keys under the architecture's name. The limits of all numbers are far below `u32`.

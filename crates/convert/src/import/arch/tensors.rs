@@ -167,7 +167,7 @@ fn stored_name(name: &str) -> Option<String> {
 pub(crate) struct BasePlace {
     /// Its extents in the source, outermost first.
     pub(crate) shape: Vec<u64>,
-    /// What becomes of it in GGUF: one rule, or several if it is divided.
+    /// Its tensors in GGUF: one rule, or several if it is divided.
     pub(crate) rules: Vec<Rule>,
 }
 
