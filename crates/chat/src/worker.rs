@@ -785,7 +785,7 @@ impl<'m> EngineLoop<'m> {
                         all.read(key, reused);
                     });
                     if let Some(prompt) = request.prompt.take() {
-                        if prompt.1.len() - reused >= MIN_NEW_TOKENS {
+                        if prompt.tokens.len() - reused >= MIN_NEW_TOKENS {
                             keep.push_back(prompt.clone());
                         }
                         if let Some(last) = prompts.get_mut(place) {

@@ -34,6 +34,7 @@ mod llama_cpp;
 mod load;
 mod loading;
 mod long_chat;
+mod lora;
 mod measure;
 mod memory_limit;
 mod no_threads;

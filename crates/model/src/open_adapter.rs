@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::adapters::{
     Adaptable, AdaptableRows, AdaptableTensor, Adapter, AdapterOpenError, Change, Floats,
-    LowRankTerm, TableTerm,
+    LowRankTerm, OtherMatrix, TableChange, TableTerm,
 };
 use crate::error::ModelError;
 use crate::open::Model;
@@ -62,6 +62,10 @@ impl Model {
         for (name, change) in &file.changes {
             opened.apply(name, change, &mut changes)?;
         }
+        // What is added to biases comes after what is multiplied.
+        changes.iter_mut().for_each(|all| {
+            all.sort_by_key(|change| matches!(change, Change::Delta { .. }));
+        });
         let embedding = opened.embedding;
         Ok(Adapter {
             hash,
@@ -153,7 +157,7 @@ struct Opened<'a> {
     map: &'a Map,
     path: &'a Path,
     alpha: f32,
-    embedding: Option<TableTerm>,
+    embedding: Option<TableChange>,
 }
 
 impl Opened<'_> {
@@ -167,7 +171,34 @@ impl Opened<'_> {
         let refused =
             |hint| AdapterOpenError::NotApplied { path: self.path.into(), name: name.into(), hint };
         match change {
-            TensorChange::Override(_) => Err(refused(": it would be replaced as a whole")),
+            TensorChange::Override(info) if LowRankFactors::is_embedding(name) => {
+                let spec = self.model.spec();
+                let expected = [spec.hidden_size as u64, spec.vocab as u64, 1, 1];
+                if info.ne != expected {
+                    return Err(self.wrong_shape(name, info.ne.into(), expected.into()));
+                }
+                self.embedding = Some(TableChange::Replace(self.floats(info)?));
+                Ok(())
+            }
+            TensorChange::Override(info) if name.ends_with(".bias") => {
+                self.other_bias(name, info, changes)
+            }
+            TensorChange::Override(info) => {
+                let targets = self.targets(name)?;
+                let expected = [targets.ne[0], targets.rows, targets.ne[2], targets.ne[3]];
+                if info.ne != expected {
+                    return Err(self.wrong_shape(name, info.ne.into(), expected.into()));
+                }
+                if info.ne[2] != 1 || targets.projections.iter().any(|rows| rows.per_expert != 1) {
+                    return Err(refused(": a stack of matrices would be replaced"));
+                }
+                for rows in targets.projections {
+                    let (values, cols) = (self.floats(info)?, info.ne[0] as usize);
+                    let other = OtherMatrix { values, cols, first: rows.first };
+                    changes[rows.number].push(Change::Replace(other));
+                }
+                Ok(())
+            }
             TensorChange::Delta(info) => {
                 let weight = name.strip_suffix(".bias").map(|stem| format!("{stem}.weight"));
                 let weight =
@@ -189,12 +220,12 @@ impl Opened<'_> {
                 if found != expected {
                     return Err(self.wrong_shape(name, found.into(), expected.into()));
                 }
-                self.embedding = Some(TableTerm {
+                self.embedding = Some(TableChange::LowRank(TableTerm {
                     a: self.floats(&factors.a)?,
                     b: self.floats(&factors.b)?,
                     rank: factors.rank as usize,
                     alpha: self.alpha,
-                });
+                }));
                 Ok(())
             }
             TensorChange::LowRank(factors) => {
@@ -212,6 +243,32 @@ impl Opened<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Replaces a bias: adds what it is more than the base's.
+    fn other_bias(
+        &self,
+        name: &str,
+        info: &TensorInfo<'_>,
+        changes: &mut [Vec<Change>],
+    ) -> Result<(), AdapterOpenError> {
+        let targets = self.targets(&name.replace(".bias", ".weight"))?;
+        if targets.ne[2] != 1 || info.ne != [targets.rows, 1, 1, 1] {
+            return Err(self.wrong_shape(name, info.ne.into(), vec![targets.rows]));
+        }
+        let other = self.floats(info)?;
+        for rows in targets.projections {
+            let linear = self.model.weights().linears().nth(rows.number);
+            let bias = linear.and_then(|linear| linear.bias_values());
+            let all = rows.rows * rows.per_expert;
+            let other = &other.get(self.map)[rows.first..][..all];
+            let values = match bias {
+                Some(bias) => other.iter().zip(bias).map(|(other, bias)| other - bias).collect(),
+                None => other.into(),
+            };
+            changes[rows.number].push(Change::Delta { values: Floats::Own(values), first: 0 });
+        }
+        Ok(())
     }
 
     /// The projections that a tensor of this name would be the rows of.

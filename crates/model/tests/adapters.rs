@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use alight_formats::GgmlType;
+use alight_formats::gguf::{self, write::Builder};
 use alight_kernels::Isa;
 use alight_model::{
     Adapter, AdapterOpenError, AdapterSet, Engine, EngineOptions, Event, Model, OpenOptions,
@@ -125,7 +126,7 @@ fn an_adapter_is_computed_as_if_it_were_in_the_weights() {
 }
 
 fn spec_is_tied(base: &[u8]) -> bool {
-    alight_formats::gguf::parse(base).unwrap().tensor("output.weight").is_none()
+    gguf::parse(base).unwrap().tensor("output.weight").is_none()
 }
 
 /// Of quantised weights, packed ones too.
@@ -362,6 +363,47 @@ fn magnitudes_and_biases_are_those_of_the_definition() {
         let zero = logits(&model, 64, &one(&opened, 0.0));
         assert_eq!(zero, base_logits);
     }
+}
+
+/// A whole output, embedding and matrix, and another bias, of another model of the same shape: alone they make it that model.
+#[test]
+fn tensors_are_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec { biases: true, ty: GgmlType::F32, ..Spec::llama() };
+    let (path, _) = spec.write(folder.path());
+    let (other, _) = Spec { seed: 77, ..spec }.write(folder.path());
+    let (base, other) = (std::fs::read(&path).unwrap(), std::fs::read(&other).unwrap());
+    let model = open(&path);
+    let names = ["token_embd.weight", "output.weight", "blk.1.attn_k.weight", "blk.0.attn_q.bias"];
+    let has = |name: &&str| gguf::parse(&base[..]).unwrap().tensor(name).is_some();
+    let names: Vec<&str> = names.into_iter().filter(has).collect();
+    assert!(names.len() >= 3, "{names:?}");
+    let (from, into) = (gguf::parse(&other[..]).unwrap(), gguf::parse(&base[..]).unwrap());
+    let mut whole = base.clone();
+    let mut file = Builder::new();
+    file.str("general.type", "adapter")
+        .str("general.architecture", "llama")
+        .str("adapter.type", "lora");
+    for name in &names {
+        let [info, place] = [&from, &into].map(|gguf| gguf.tensor(name).unwrap());
+        whole[place.range()].copy_from_slice(&other[info.range()]);
+        file.tensor(&format!("{name}.lora_override"), GgmlType::F32, info.shape()).unwrap();
+    }
+    let adapter = file.file(|i, bytes| {
+        bytes.copy_from_slice(&other[from.tensor(names[i]).unwrap().range()]);
+    });
+    let [whole_path, adapter_path] =
+        ["whole.gguf", "override.gguf"].map(|name| folder.path().join(name));
+    std::fs::write(&whole_path, whole).unwrap();
+    std::fs::write(&adapter_path, adapter).unwrap();
+    let opened = Arc::new(model.open_adapter(&adapter_path).unwrap());
+    let expected = logits(&open(&whole_path), 64, &AdapterSet::default());
+    let found = logits(&model, 64, &one(&opened, 1.0));
+    let before = logits(&model, 64, &AdapterSet::default());
+    let [off, moved] = [&found, &before].map(|other| distance(&expected, other));
+    assert!(off < 1e-4 && moved > 0.1, "{off:e}, {moved}");
+    assert_eq!(logits(&model, 64, &one(&opened, 0.0)), before);
+    assert_eq!(logits(&model, 5, &one(&opened, 0.5)), logits(&model, 64, &one(&opened, 0.5)));
 }
 
 #[test]

@@ -309,7 +309,7 @@ pub const ALL: Habits = &[
     (
         &["--lora*"],
         Instead(
-            "`run`, `batch` and `serve` have --lora; `alight merge` adds an adapter to a model's file",
+            "`run`, `batch`, `serve` and `perplexity` have --lora; `alight merge` adds an adapter to a model's file",
         ),
     ),
     (&["--control-vector*"], Instead("control vectors are not read")),

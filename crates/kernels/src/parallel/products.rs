@@ -112,7 +112,7 @@ pub fn each_token<T: Threads>(
 ) {
     assert!(x.formats().covers((WeightType::F32, Layout::Rows)), "tokens as floats");
     each_row(threads, x.rows().all(), Cut::default(), [out], &|t, [out], _| {
-        f(t, x.tokens_in(t..t + 1).float(0), out);
+        f(t, x.float_row(t), out);
     });
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use alight_pages::{Map, MapError};
 
 pub use self::error::AdapterOpenError;
-pub(crate) use self::term::{Change, Floats, LowRankTerm, TableTerm};
+pub(crate) use self::term::{Change, Floats, LowRankTerm, OtherMatrix, TableChange, TableTerm};
 
 /// A LoRA adapter of a model.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub struct Adapter {
     pub(crate) prompt_prefix: Option<String>,
     /// By the number of the projection: what is added to its products, in this order.
     pub(crate) changes: Vec<Vec<Change>>,
-    /// What is added to the rows of the embedding.
-    pub(crate) embedding: Option<TableTerm>,
+    /// What becomes of the rows of the embedding.
+    pub(crate) embedding: Option<TableChange>,
 }
 
 impl Adapter {

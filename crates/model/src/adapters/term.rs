@@ -29,6 +29,8 @@ impl Floats {
 #[derive(Debug)]
 pub(crate) enum Change {
     LowRank(LowRankTerm),
+    /// Another matrix in place of the projection's.
+    Replace(OtherMatrix),
     /// `[rows]` from row `first` on: numbers that are added, times the caller's scale.
     Delta {
         values: Floats,
@@ -61,12 +63,44 @@ pub(crate) struct LowRankTerm {
     pub(crate) gains: Option<Box<[f32]>>,
 }
 
+/// A matrix that replaces one of the base's: at a scale of 1 its products replace those, and between 0 and 1 they are in between.
+#[derive(Debug)]
+pub(crate) struct OtherMatrix {
+    /// `[all_rows, cols]`
+    pub(crate) values: Floats,
+    pub(crate) cols: usize,
+    /// The first row that is the projection's.
+    pub(crate) first: usize,
+}
+
+impl OtherMatrix {
+    /// Replaces the products of rows `first`, `first + step`, … with `x` `[cols]`.
+    pub(crate) fn replace(
+        &self,
+        isa: Isa,
+        (map, scale): (&Map, f32),
+        x: &[f32],
+        (first, step): (usize, usize),
+        products: &mut [f32],
+    ) {
+        let rows = self.values.get(map)[(self.first + first) * self.cols..].chunks_exact(self.cols);
+        for (y, row) in products.iter_mut().zip(rows.step_by(step)) {
+            *y = between(*y, vec::dot(isa, row, x), scale);
+        }
+    }
+}
+
+/// Returns the number that is this share of the way from one to another: at 1 exactly the other.
+fn between(one: f32, other: f32, share: f32) -> f32 {
+    if share == 1.0 { other } else { one + share * (other - one) }
+}
+
 impl Change {
     /// The number of products of its first factor.
     pub(crate) fn rank(&self) -> usize {
         match self {
             Change::LowRank(term) => term.rank,
-            Change::Delta { .. } => 0,
+            Change::Replace(_) | Change::Delta { .. } => 0,
         }
     }
 
@@ -94,6 +128,7 @@ impl Change {
         products: &mut [f32],
     ) {
         match self {
+            Change::Replace(_) => unreachable!("it has the input"),
             Change::Delta { values, first: before } => {
                 let values = values.get(map)[before + first..].iter().step_by(step);
                 products.iter_mut().zip(values).for_each(|(y, delta)| *y += scale * delta);
@@ -160,6 +195,27 @@ impl LowRankTerm {
     }
 }
 
+/// What becomes of the row of a token in a table.
+#[derive(Debug)]
+pub(crate) enum TableChange {
+    LowRank(TableTerm),
+    /// `[tokens, hidden]`: other rows.
+    Replace(Floats),
+}
+
+impl TableChange {
+    /// Changes the row of a token.
+    pub(crate) fn apply(&self, isa: Isa, (map, scale): (&Map, f32), token: usize, row: &mut [f32]) {
+        match self {
+            TableChange::LowRank(term) => term.add(isa, (map, scale), token, row),
+            TableChange::Replace(values) => {
+                let other = &values.get(map)[token * row.len()..][..row.len()];
+                row.iter_mut().zip(other).for_each(|(x, other)| *x = between(*x, *other, scale));
+            }
+        }
+    }
+}
+
 /// What is added to the row of a token in a table.
 #[derive(Debug)]
 pub(crate) struct TableTerm {
@@ -173,7 +229,7 @@ pub(crate) struct TableTerm {
 
 impl TableTerm {
     /// Adds it to the row of a token.
-    pub(crate) fn add(&self, isa: Isa, (map, scale): (&Map, f32), token: usize, row: &mut [f32]) {
+    fn add(&self, isa: Isa, (map, scale): (&Map, f32), token: usize, row: &mut [f32]) {
         let ax = &self.a.get(map)[token * self.rank..][..self.rank];
         let scale = match self.alpha {
             0.0 => scale,

@@ -320,7 +320,7 @@ impl<'m> Net<'m> {
             match batch.input(i) {
                 RowInput::Token(token) => {
                     embed.dequantize_row(token as usize, x);
-                    adapters.add_to_embedding(isa, i, token as usize, x);
+                    adapters.change_embedding(isa, i, token as usize, x);
                     if spec.embedding_scale != 1.0 {
                         vec::scale(isa, x, spec.embedding_scale);
                     }

@@ -236,7 +236,7 @@ impl<'m> Compute<'m> {
     pub(crate) fn slot_corrections<'c, 'l>(
         &self,
         projection: &(dyn Fn(usize) -> Projection<'l> + Sync),
-        (acts, places): (&Activations, &[Place]),
+        (acts, places): (&'c Activations, &[Place]),
         row_of: &'c RowOf<'c>,
         threads: &PerThread<Scratch>,
     ) -> Corrections<'c>
@@ -257,7 +257,7 @@ impl<'m> Compute<'m> {
         &self,
         linears: &[&LinearView<'_>],
         row_of: &'c RowOf<'c>,
-        acts: &Activations,
+        acts: &'c Activations,
         threads: &mut PoolThreads<'_>,
     ) -> Corrections<'c>
     where

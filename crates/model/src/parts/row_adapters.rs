@@ -12,7 +12,7 @@ use alight_kernels::{Layout, WeightType};
 use alight_pages::MapError;
 
 use super::batch::LogitRows;
-use crate::adapters::{Adapter, AdapterSet};
+use crate::adapters::{Adapter, AdapterSet, Change};
 use crate::tensors::Projection;
 
 /// Buffers for the products of first factors, as many as a part uses at the same time: those of a mixture's first matrices and of its shared network's.
@@ -166,11 +166,11 @@ impl RowAdapters {
                 .any(|(a, _)| !a.changes(number).is_empty())
     }
 
-    /// Adds what the adapters of a row add to the embedding of its token.
-    pub(crate) fn add_to_embedding(&self, isa: Isa, row: usize, token: usize, x: &mut [f32]) {
+    /// Changes the embedding of the token of a row as its adapters do.
+    pub(crate) fn change_embedding(&self, isa: Isa, row: usize, token: usize, x: &mut [f32]) {
         for (adapter, scale) in self.of_row(row) {
             if let Some(embedding) = &adapter.embedding {
-                embedding.add(isa, (&adapter.map, scale), token, x);
+                embedding.apply(isa, (&adapter.map, scale), token, x);
             }
         }
     }
@@ -211,6 +211,7 @@ pub(crate) struct Corrections<'c> {
     /// The row of the batch that a row of activations is of.
     row_of: &'c RowOf<'c>,
     isa: Isa,
+    x: &'c Activations,
     /// `[rows, projections, rank]`: the products of the first factors of each row's adapters, one adapter's after the other's. Empty if nothing is added.
     ax: Vec<f32>,
     projections: usize,
@@ -223,10 +224,10 @@ impl<'c> Corrections<'c> {
         threads: &mut T,
         projections: usize,
         part: &(dyn Fn(usize, usize) -> Option<(usize, usize)> + Sync),
-        x: &Activations,
+        x: &'c Activations,
     ) -> Corrections<'c> {
         let isa = x.isa();
-        let mut made = Corrections { adapters, row_of, isa, ax: Vec::new(), projections };
+        let mut made = Corrections { adapters, row_of, isa, x, ax: Vec::new(), projections };
         let (rows, rank) = (x.rows().all(), adapters.rank);
         if !adapters.is_active {
             return made;
@@ -280,7 +281,14 @@ impl<'c> Corrections<'c> {
         for (adapter, scale) in self.adapters.of_row(row) {
             for change in adapter.changes(number) {
                 let (own, rest) = ax.split_at(change.rank());
-                change.add(self.isa, (&adapter.map, scale), (index, own), rows, products);
+                let of = (&*adapter.map, scale);
+                match change {
+                    Change::Replace(matrix) => {
+                        let x = self.x.float_row(slot);
+                        matrix.replace(self.isa, of, x, rows, products);
+                    }
+                    _ => change.add(self.isa, of, (index, own), rows, products),
+                }
                 ax = rest;
             }
         }

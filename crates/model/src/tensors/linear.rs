@@ -88,6 +88,14 @@ impl Linear {
         LinearView { matrix: self.matrix.part(index, store), bias: None, linear: self, index }
     }
 
+    /// The bias of one projection, if it has one.
+    pub(crate) fn bias_values(&self) -> Option<&[f32]> {
+        match &self.bias {
+            Some(Bias::Values(values)) => Some(values),
+            Some(Bias::Stored(_)) | None => None,
+        }
+    }
+
     /// One projection of a stack.
     pub(crate) fn projection(&self, index: usize) -> Projection<'_> {
         Projection { linear: self, index, first: 0, step: 1, rows: self.matrix.rows() }
