@@ -37,6 +37,7 @@ mod long_chat;
 mod lora;
 mod measure;
 mod memory_limit;
+mod merge;
 mod no_threads;
 mod outputs;
 mod pack;

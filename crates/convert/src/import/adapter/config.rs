@@ -16,6 +16,8 @@ pub(super) const NAME: &str = "adapter_config.json";
 const MAX_RANK: u64 = alight_formats::adapter::MAX_RANK;
 /// Maximum number of patterns, and of names of parameters.
 const MAX_PATTERNS: usize = 1 << 15;
+/// Maximum size of all compiled patterns of a field, in bytes.
+const MAX_PATTERNS_SIZE: usize = 256 << 20;
 /// Maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN: usize = 1 << 20;
 
@@ -265,18 +267,23 @@ fn finite(field: &str, value: &Value) -> Result<f64, String> {
 }
 
 fn patterns(fields: &Map<String, Value>, field: &str) -> Result<Vec<(Pattern, f64)>, String> {
-    match fields.get(field) {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Object(all)) if all.len() <= MAX_PATTERNS => all
-            .iter()
-            .map(|(text, value)| {
-                let wrong = |problem: String| format!("{field}: {problem}");
-                let pattern = Pattern::read(text).map_err(wrong)?;
-                Ok((pattern, finite(&format!("{field} of {text:?}"), value)?))
-            })
-            .collect(),
-        Some(other) => Err(format!("{field} is {}, expected an object of numbers", shown(other))),
+    let all = match fields.get(field) {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Object(all)) if all.len() <= MAX_PATTERNS => all,
+        Some(other) => {
+            return Err(format!("{field} is {}, expected an object of numbers", shown(other)));
+        }
+    };
+    let (mut patterns, mut size) = (Vec::with_capacity(all.len()), 0);
+    for (text, value) in all {
+        let pattern = Pattern::read(text).map_err(|problem| format!("{field}: {problem}"))?;
+        size += pattern.compiled.get_nfa().memory_usage();
+        if size > MAX_PATTERNS_SIZE {
+            return Err(format!("{field}: its patterns take more than {MAX_PATTERNS_SIZE} bytes"));
+        }
+        patterns.push((pattern, finite(&format!("{field} of {text:?}"), value)?));
     }
+    Ok(patterns)
 }
 
 fn names(fields: &Map<String, Value>, field: &str) -> Result<Vec<String>, String> {
