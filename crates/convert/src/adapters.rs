@@ -357,7 +357,7 @@ impl Changes {
                     other.push(item.to);
                     item.to = GgmlType::F16;
                 }
-                coarse += usize::from(item.to.is_quantised());
+                coarse += usize::from(item.from.block() > 1 && item.to.is_quantised());
             }
         }
         if let Some(ty) = other.first() {

@@ -90,7 +90,7 @@ impl Stack {
             None => self,
             Some(heads) => {
                 let head = self.rows / heads.max(1) as usize;
-                if head == 0 || head * heads as usize != self.rows || head % 2 != 0 {
+                if head == 0 || head * heads as usize != self.rows || !head.is_multiple_of(2) {
                     return Err(format!("{} rows are not those of {heads} heads", self.rows));
                 }
                 // Row 2j + k of a head comes from row k · head/2 + j.
