@@ -187,7 +187,7 @@ fn what_an_adapter_cannot_be_is_an_error_with_its_name() {
                 ("model.layers.2.mlp.up_proj.lora_A.weight", &[2, 8]),
                 ("model.layers.2.mlp.up_proj.lora_B.weight", &[12, 2]),
             ]),
-            "predict",
+            "which the base does not have",
         ),
         (
             with(&[
