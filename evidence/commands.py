@@ -60,6 +60,8 @@ BUILD, MODELS, PEER = "make build", "make models", "make bench-peer"
 
 COMMANDS = (
     Command("agree accuracy", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "distance of each engine from exact arithmetic on the same weights"),
+    Command("agree adapters", BY_HAND, OWN, f"{BUILD}, torch, transformers, peft, gguf, sentencepiece", "LoRA adapters of PEFT, converted and merged, beside PEFT's merged weights in float64"),
+    Command("agree lora", BY_HAND, VENV, BUILD, "adapters are computed as llama.cpp computes them, and as if they were in the weights, on small random models", test="--sample --quiet", test_all="--step 4 --quiet"),
     Command("agree architectures", BY_HAND, VENV, BUILD, "every architecture computes what llama.cpp does, on small random models", test="--sample --quiet", test_all="--step 4 --quiet"),
     Command("agree chat", BY_HAND, VENV, "cargo", "chat templates rendered as by Python's jinja2"),
     Command("agree encoders", BY_HAND, OWN, "cargo, torch, transformers, gguf", "tiny encoders beside Hugging Face transformers in float64: states, vectors, scores, with mistakes"),

@@ -627,12 +627,12 @@ def alight(args, *command) -> str:
     return done.stdout
 
 
-def ours(args, model: Path, text: Path, batch: int) -> tuple[list[int], np.ndarray]:
-    """The tokens of the text, and the log-probabilities `[positions, vocabulary]`."""
+def ours(args, model: Path, text: Path, batch: int, *more) -> tuple[list[int], np.ndarray]:
+    """The tokens of the text, and the log-probabilities `[positions, vocabulary]`; `more` are further options."""
     saved = model.with_suffix(".logits")
     how = ("--decode",) if batch == 1 else ("-b", batch)
     alight(args, "perplexity", model, text, "-c", CONTEXT, "--chunks", 1, *how, "-t", args.threads, "--save-logits", saved,
-        "--force")
+        "--force", *more)
     data = saved.read_bytes()
     length, vocab, chunks = np.frombuffer(data, "<u4", 3, 8)
     assert data[:8] == b"_logits_" and (length, chunks) == (CONTEXT, 1)
@@ -642,8 +642,8 @@ def ours(args, model: Path, text: Path, batch: int) -> tuple[list[int], np.ndarr
     return tokens.tolist(), scale * rows[:, 8:].copy().view("<u2")[:, :vocab] + least
 
 
-def peer(m: Tiny, path: Path, exact: bool) -> Llama:
-    llama = Llama(path, exact)
+def peer(m: Tiny, path: Path, exact: bool, adapter: Path | None = None) -> Llama:
+    llama = Llama(path, exact, adapter)
     # What it is made to choose, so that it lists the others: it does only after whole characters.
     llama.plain = tiny_models.plain(m)
     return llama

@@ -23,7 +23,7 @@ class Llama:
     """llama.cpp at its defaults, one sequence, nothing cached between prompts. On one thread: with two it waits
     for itself for minutes where anything else runs. `exact`: an F32 cache and no flash attention."""
 
-    def __init__(self, path: Path, exact: bool = False):
+    def __init__(self, path: Path, exact: bool = False, adapter: Path | None = None):
         import xllamacpp
 
         params = xllamacpp.CommonParams()
@@ -36,6 +36,10 @@ class Llama:
         if exact:
             params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
             params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        if adapter:
+            lora = xllamacpp.CommonAdapterLoraInfo()
+            lora.path, lora.scale = str(adapter), 1.0
+            params.lora_adapters = [lora]
         self.plain = None
         # Its log goes to file descriptor 2, where it would bury what the command says.
         self.stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)

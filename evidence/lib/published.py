@@ -180,6 +180,7 @@ CASES = [
               {"parallel": {"use_parallel_residual": True}}),
     Published("falcon", "Falcon", dict(num_kv_heads=1, num_key_value_heads=1, ffn_hidden_size=144, layer_norm_epsilon=1e-5, tie_word_embeddings=True, multi_query=True, **rope()), BASE | {"another epsilon": {"layer_norm_epsilon": 0.3}}, old=False),
     Published("falcon-grouped", "Falcon", dict(layer_norm_epsilon=1e-5, num_kv_heads=2, ffn_hidden_size=144, new_decoder_architecture=True, **rope()), BASE, old=False),
+    Published("gpt2", "GPT2", dict(n_inner=144, num_key_value_heads=4, layer_norm_epsilon=1e-5, tie_word_embeddings=True), {"another epsilon": {"layer_norm_epsilon": 0.3}}, old=False),
     Published("mamba2", "Mamba2", dict(layer_norm_epsilon=1e-5, num_heads=6, head_dim=32, expand=2, n_groups=2, state_size=20, conv_kernel=4),
               {"another epsilon": {"layer_norm_epsilon": 0.3}}, old=False),
     Published("phi3", "Phi3", dict(original_max_position_embeddings=256, sliding_window=40, **rope()),
@@ -224,7 +225,7 @@ def fill(model) -> None:
 def write(case: Published, folder: Path) -> None:
     """Makes the folder, without a tokenizer."""
     config = getattr(transformers, f"{case.kind}Config")(**SMALL | case.changes)
-    kind = f"{case.kind.removesuffix('Text')}ForCausalLM"
+    kind = "GPT2LMHeadModel" if case.kind == "GPT2" else f"{case.kind.removesuffix('Text')}ForCausalLM"
     if case.whole:
         config = getattr(transformers, f"{case.whole}Config")(text_config=config.to_dict(), **OTHER_PARTS[case.whole])
         kind = f"{case.whole}ForConditionalGeneration"

@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use alight_model::{
-    CachePage, Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model,
+    AdapterSet, CachePage, Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model,
     ModelError, OfPrompt, Request, RequestId,
 };
 
@@ -192,8 +192,16 @@ pub struct EngineAccess<'a, 'm> {
     pub prompts: &'a mut [Option<OwnPrompt>],
 }
 
-/// A prompt, and the salt that separates its user from others.
-pub type OwnPrompt = (Box<str>, Vec<u32>);
+/// A prompt that was computed.
+#[derive(Clone, Debug)]
+pub struct OwnPrompt {
+    /// It separates its user from others.
+    pub salt: Box<str>,
+    /// The adapters that it was computed with.
+    pub adapters: AdapterSet,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+}
 
 /// A thread with an engine. Dropping it ends the thread after the last request has ended.
 pub struct Worker {
@@ -707,8 +715,12 @@ impl<'m> EngineLoop<'m> {
             Some(budget) => Some(budget.constraint(&request.prompt, constraint)),
             None => constraint,
         };
-        let Request { prompt, salt, max_tokens, of_prompt, place, .. } = &request;
-        let own = Some((salt.clone(), prompt.clone()));
+        let Request { prompt, salt, adapters, max_tokens, of_prompt, place, .. } = &request;
+        let own = Some(OwnPrompt {
+            salt: salt.clone(),
+            adapters: adapters.clone(),
+            tokens: prompt.clone(),
+        });
         let echoed = if *of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
         let (lengths, place) = ([prompt.len(), *max_tokens], *place);
         match self.engine.add_constrained(request, constraint) {
@@ -773,7 +785,7 @@ impl<'m> EngineLoop<'m> {
                         all.read(key, reused);
                     });
                     if let Some(prompt) = request.prompt.take() {
-                        if prompt.1.len() - reused >= MIN_NEW_TOKENS {
+                        if prompt.tokens.len() - reused >= MIN_NEW_TOKENS {
                             keep.push_back(prompt.clone());
                         }
                         if let Some(last) = prompts.get_mut(place) {
@@ -865,8 +877,8 @@ impl<'m> EngineLoop<'m> {
     fn keep_one(&mut self) {
         let health = Arc::clone(&self.health);
         let _working = health.begin();
-        let Some((salt, prompt)) = self.keep.pop_front() else { return };
-        if let Err(error) = self.engine.keep(&salt, &prompt) {
+        let Some(OwnPrompt { salt, adapters, tokens }) = self.keep.pop_front() else { return };
+        if let Err(error) = self.engine.keep((&salt, &adapters), &tokens) {
             (self.log)(&format!("a prompt is not kept: {error}"));
         }
     }

@@ -25,6 +25,7 @@ use crate::imatrix::ImatrixArgs;
 use crate::inspect::InspectArgs;
 use crate::layout::{self, lines};
 use crate::man::ManArgs;
+use crate::merge::MergeArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
@@ -114,6 +115,8 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Write a model file with weights of another type
     Quantize(QuantizeArgs),
+    /// Write a model file with LoRA adapters merged into its weights
+    Merge(MergeArgs),
     /// Measure which columns of a model's matrices matter most, for `quantize`
     Imatrix(ImatrixArgs),
     /// List or remove the prompts that `run --cache` keeps
@@ -152,6 +155,7 @@ impl Command {
             Command::Bench(a) => a.models(),
             Command::Pack(a) => (vec![&mut a.model], a.hub.offline),
             Command::Quantize(a) => (vec![&mut a.model], a.hub.offline),
+            Command::Merge(a) => (vec![&mut a.model], a.hub.offline),
             _ => (vec![], false),
         }
     }

@@ -28,8 +28,10 @@ Examples:
   alight convert llama-2-13b/ -o llama2.gguf                Meta's
   alight convert ggml-model-q4_0.bin -o old.gguf --tokenizer tokenizer.model
   alight convert model-00001-of-00003.gguf -o model.gguf    shards
+  alight convert my-lora/ -o my-lora.gguf --base Qwen3-0.6B/  a LoRA adapter (PEFT)
 
-Sources: Hugging Face's folders (config.json with .safetensors, or PyTorch's .bin), Meta's (params.json \
+Sources: Hugging Face's folders (config.json with .safetensors, or PyTorch's .bin), PEFT's of LoRA adapters \
+(adapter_config.json with adapter_model.safetensors), Meta's (params.json \
 with consolidated.NN.pth), llama.cpp's files before GGUF (ggml, ggmf, ggjt, in one part or several), and \
 GGUF. Give the folder, or one of the files. docs/reference/converting.md names the architectures.
 
@@ -51,6 +53,10 @@ pub struct ConvertArgs {
     /// A tokenizer (tokenizer.model or tokenizer.json, or the folder of one) instead of the source's own
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
+
+    /// Of an adapter: the folder of its base, of which config.json is enough [default: the folder that adapter_config.json names]
+    #[arg(long, value_name = "FOLDER")]
+    base: Option<PathBuf>,
 
     /// Added to the mean square in norms, where the source does not say: 1e-6 in LLaMA 1, 1e-5 in LLaMA 2
     #[arg(long, value_name = "NUMBER", value_parser = eps)]
@@ -91,7 +97,7 @@ fn eps(text: &str) -> Result<f32, String> {
 pub fn main(args: &ConvertArgs) -> Outcome {
     let fetched = hub::source_of(&args.source, args.hub.offline)?;
     let source = fetched.as_ref().unwrap_or(&args.source);
-    for path in std::iter::once(source).chain(&args.tokenizer) {
+    for path in std::iter::once(source).chain(&args.tokenizer).chain(&args.base) {
         if let Err(error) = path.metadata() {
             return Err(anyhow!(error).context(format!("'{}'", path.display())).into());
         }
@@ -103,6 +109,7 @@ pub fn main(args: &ConvertArgs) -> Outcome {
         first_days: args.era.is_some(),
         eps: args.eps,
         context: args.context,
+        base: args.base.as_deref(),
     };
     let failed = |error: ConvertError| Stop::Failed(anyhow!(error));
     let conversion = Conversion::plan(source, request).map_err(failed)?;

@@ -42,8 +42,10 @@ mod imatrix;
 mod inspect;
 mod interrupt;
 mod layout;
+mod lora;
 mod man;
 mod memory;
+mod merge;
 mod needs;
 mod new_file;
 mod open;
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
         Command::Unpack(a) => pack::unpack(&a),
         Command::Convert(a) => convert::main(&a),
         Command::Quantize(a) => quantize::main(&a),
+        Command::Merge(a) => merge::main(&a),
         Command::Imatrix(a) => imatrix::main(&a),
         Command::Cache(a) => prompt_cache::main(a),
         Command::Pull(a) => hub::pull::main(&a),

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use alight_model::{EngineOptions, MAX_SEQUENCES, Model, describe};
-use alight_server::{Listening, Options, Served, Server, Stopper, is_socket_file};
+use alight_server::{Listening, Options, Served, ServedAdapter, Server, Stopper, is_socket_file};
 use anyhow::{Context, anyhow};
 use listenfd::ListenFd;
 use rusage::inherited::is_ignored;
@@ -17,6 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
+use crate::lora::NamedFile;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop, chain};
 use crate::pack::KeepArgs;
@@ -169,6 +170,19 @@ pub struct ServeArgs {
     #[arg(long, conflicts_with = "cache_dir")]
     no_cache: bool,
 
+    /// A LoRA adapter for the model, a GGUF file; requests choose it by `model`: NAME, or the model's name, a colon and NAME. Without a
+    /// name, all requests that name none have it, at this scale [default: 1]; may be given several times
+    #[arg(long, value_name = "NAME=FILE|FILE[:SCALE]", visible_alias = "lora-scaled", value_delimiter = ',', action = clap::ArgAction::Append)]
+    lora: Vec<NamedFile>,
+
+    /// A folder of LoRA adapters, each of which requests choose by the name of its file
+    #[arg(long, value_name = "DIR")]
+    lora_folder: Option<PathBuf>,
+
+    /// Let clients name files of this machine as LoRA adapters (/v1/load_lora_adapter)
+    #[arg(long)]
+    allow_load: bool,
+
     #[command(flatten)]
     drafts: DraftArgs,
 
@@ -271,6 +285,15 @@ pub fn main(args: ServeArgs) -> Outcome {
             return Err(Stop::Usage(message.to_owned()));
         }
     }
+    match (args.lora.is_empty() && args.lora_folder.is_none() && !args.allow_load, &mut served[..])
+    {
+        (true, _) => {}
+        (false, [one]) => one.adapters = args.adapters(&one.aliases, &one.name)?,
+        (false, _) => {
+            let message = "--lora, --lora-folder and --allow-load go with one model: serve the others by another process";
+            return Err(Stop::Usage(message.to_owned()));
+        }
+    }
     let engine = EngineOptions {
         sequences: args.parallel,
         batch: usize::from(args.batch_size),
@@ -303,6 +326,7 @@ pub fn main(args: ServeArgs) -> Outcome {
         rest: u64::try_from(args.sleep_idle_seconds).ok().map(Duration::from_secs),
         page: !args.no_ui,
         template_variables: args.template_variables(),
+        allow_load: args.allow_load,
     };
     if options.is_public() && options.keys.is_empty() {
         say::note(&format!(
@@ -372,6 +396,35 @@ impl ServeArgs {
         (models.iter_mut().chain(drafts.file_mut()).collect(), engine.hub.offline)
     }
 
+    /// Returns the adapters of the model with these names, and the folder of more of them. None is opened but those that all requests have.
+    fn adapters(
+        &self,
+        aliases: &[String],
+        name: &str,
+    ) -> Outcome<(Vec<ServedAdapter>, Option<PathBuf>)> {
+        let mut all: Vec<ServedAdapter> = Vec::new();
+        for NamedFile { name: own, file } in &self.lora {
+            if !file.path.is_file() {
+                let path = file.path.display();
+                return Err(anyhow!("there is no file '{path}' (--lora)").into());
+            }
+            let scale = if own.is_some() { 0.0 } else { file.scale };
+            let own = own.clone().unwrap_or_else(|| describe::name(&file.path));
+            let own = one_line(&own).into_owned();
+            if all.iter().any(|other| other.name == own) || own == name || aliases.contains(&own) {
+                let message =
+                    format!("the name '{own}' is taken: --lora NAME=FILE gives another one");
+                return Err(Stop::Usage(message));
+            }
+            all.push(ServedAdapter { name: own, path: file.path.clone(), scale });
+        }
+        if let Some(folder) = self.lora_folder.as_ref().filter(|folder| !folder.is_dir()) {
+            let folder = folder.display();
+            return Err(anyhow!("there is no folder '{folder}' (--lora-folder)").into());
+        }
+        Ok((all, self.lora_folder.clone()))
+    }
+
     /// Returns the variables of templates that requests do not set.
     fn template_variables(&self) -> Map<String, Value> {
         let mut variables = self.template.variables();
@@ -408,7 +461,8 @@ impl ServeArgs {
         let file = model.files().next().map(Path::to_owned);
         let quantization = Box::new(move || quantization::of(file.as_deref()?).ok());
         let (name, aliases) = (names[0].clone(), names[1..].to_vec());
-        Ok(Served { name, aliases, model, draft: None, context, quantization })
+        let adapters = Default::default();
+        Ok(Served { name, aliases, model, draft: None, context, adapters, quantization })
     }
 
     /// Returns the files of all models, with their names in requests, of which each has at least one.

@@ -3,7 +3,8 @@
 //! [`pack`] writes a model with its matrices in tiles, which the kernels read fastest, on page boundaries and
 //! in the order of use, so that it can be mapped and used in place. [`unpack`] is its inverse, bit for bit.
 //! [`Conversion`] turns other programs' formats (Hugging Face, Meta, llama.cpp before GGUF) into one GGUF
-//! file, and [`quantize`] writes a model with weights of other types.
+//! file, and [`quantize`] writes a model with weights of other types. PEFT's folders of LoRA adapters become
+//! GGUF adapters, and [`merge()`] adds those to the weights of a model.
 //!
 //! A conversion has two halves. `import/` reads headers and small files only: the kind of source (`find`),
 //! its tensors (`catalog`, `meta`, `legacy`), the mapping of names and configuration for an architecture
@@ -28,14 +29,15 @@
 //! source, and [`unpack`] compares the SHA-256. Quantising yields the same bits as the kernels. The
 //! bytes of a new file do not depend on the number of threads.
 //!
-//! **Invariant:** memory is bounded: a few buffers of some megabytes, whatever the size of a tensor, and the
-//! header. Pages of a source that were not cached before are not cached afterwards.
+//! **Invariant:** memory is bounded: a few buffers of some megabytes, whatever the size of a tensor, the header,
+//! and the factors of adapters. Pages of a source that were not cached before are not cached afterwards.
 //!
 //! **Invariant:** nothing is printed. Progress is reported to a callback, which can also stop the
 //! work.
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod copy;
 mod dest;
 mod error;
@@ -43,6 +45,7 @@ mod files;
 mod imatrix;
 mod import;
 mod kept;
+mod merge;
 mod mix;
 mod order;
 mod pack;
@@ -61,10 +64,12 @@ use std::time::Duration;
 
 use alight_pages::Threads;
 
+pub use adapters::{ScaledAdapter, misfits};
 pub use error::ConvertError;
 pub use imatrix::{MeasuredTensor, imatrix_file};
 pub use import::{About, Conversion, Converted, Request, format_of};
 pub use kept::{PackedOnce, all_packed, pack_once, remove_packed};
+pub use merge::merge;
 pub use mix::{QuantizationMix, UnknownMix};
 pub use pack::{Kept, KeptReason, Packed, is_packed_from, pack, pack_unnamed};
 pub use quantize::{Quantization, quantize};

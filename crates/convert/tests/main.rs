@@ -8,6 +8,7 @@
 mod folders;
 mod support;
 
+mod adapters;
 mod huggingface;
 mod places;
 mod quantize;

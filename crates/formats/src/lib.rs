@@ -1,6 +1,6 @@
 //! Parses headers of weight files into a catalog: metadata, and tensors with name, shape, type, offset and
 //! length. GGUF versions 1 to 3, split files, packed files; safetensors and its index of shards; torch's zip
-//! files; llama.cpp's formats before GGUF; and tokenizer files.
+//! files; llama.cpp's formats before GGUF; tokenizer files; and LoRA adapters.
 //!
 //! Everything here is a pure function over bytes that the caller holds. A file is hostile until its header has been checked.
 //!
@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod ggml;
 pub mod gguf;
 pub mod packed;

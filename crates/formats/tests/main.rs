@@ -8,6 +8,7 @@
 mod legacy;
 mod support;
 
+mod adapter;
 mod changing;
 mod ggml_blocks;
 mod ggml_by_another_hand;

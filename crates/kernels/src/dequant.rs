@@ -4,6 +4,14 @@
 use crate::blocks::{BlockFormat, Group32, WeightType, with_block};
 use crate::half::{bf16_to_f32, f16_to_f32};
 
+/// Returns numbers that are stored as f32, in place; `None` if the bytes are not whole numbers at addresses of f32.
+pub fn floats(bytes: &[u8]) -> Option<&[f32]> {
+    const { assert!(cfg!(target_endian = "little"), "files are little-endian") };
+    // SAFETY: any four bytes are an f32.
+    let (before, floats, after) = unsafe { bytes.align_to::<f32>() };
+    (before.is_empty() && after.is_empty()).then_some(floats)
+}
+
 /// Dequantises one row (or any whole number of blocks): `bytes` → `out` `[out.len()]`.
 ///
 /// # Panics

@@ -7,10 +7,10 @@ use alight_kernels::attention::{
 };
 use alight_kernels::parallel::{
     Attend, AttendRows, Bank, Cost, Cut, LowRank, Packing, Place, Product, Rows, Scratch, Term,
-    Threads, each_row, gather, multiply, multiply_and_pack, multiply_and_sum, multiply_banks,
-    multiply_banks_and_pack, multiply_low_rank, pack, room_for_products, store, store_rows,
+    Threads, each_row, each_token, gather, multiply, multiply_and_pack, multiply_and_sum,
+    multiply_banks, multiply_banks_and_pack, pack, room_for_products, store, store_rows,
 };
-use alight_kernels::vec::add_times;
+use alight_kernels::vec::{self, add_times};
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul, tiles,
@@ -505,7 +505,11 @@ fn corrections_of_low_rank_are_those_of_float64() {
             let place = Place::of(slot, &places)?;
             Option::Some(&a[place.matrix * rank * cols..][..rank * cols])
         };
-        multiply_low_rank(&mut threads, rank, &a_of, &x, &mut ax);
+        each_token(&mut threads, &x, Rows::new(&mut ax, rank), &|slot, x, out| {
+            if let Option::Some(a) = a_of(slot) {
+                vec::multiply_rows(isa, a, x, out);
+            }
+        });
         for (slot, matrix) in place_of.iter().take(5).enumerate() {
             let Option::Some(matrix) = matrix else {
                 assert_eq!(ax[slot * rank..][..rank], [0.0; 3], "slot {slot}");
@@ -513,7 +517,8 @@ fn corrections_of_low_rank_are_those_of_float64() {
             };
             let b = &b[matrix * rows * rank..][..rows * rank];
             let mut products = vec![1.0; 5];
-            LowRank { b, ax: &ax, rank, scale }.add(isa, slot, (3, 2), &mut products);
+            let ax = &ax[slot * rank..][..rank];
+            LowRank { b, ax, scale }.add(isa, (3, 2), &mut products);
             for (i, found) in products.iter().enumerate() {
                 let term = |k: usize| {
                     let a = &a[(matrix * rank + k) * cols..][..cols];
@@ -532,8 +537,8 @@ fn corrections_of_low_rank_are_those_of_float64() {
 #[test]
 #[should_panic(expected = "a correction with fewer rows")]
 fn a_correction_has_a_row_for_each_product() {
-    let one = LowRank { b: &[0.0; 4], ax: &[0.0], rank: 1, scale: 1.0 };
-    one.add(Isa::SCALAR, 0, (1, 2), &mut [0.0; 3]);
+    let one = LowRank { b: &[0.0; 4], ax: &[0.0], scale: 1.0 };
+    one.add(Isa::SCALAR, (1, 2), &mut [0.0; 3]);
 }
 
 /// All values of 256 share a scale.

@@ -105,6 +105,14 @@ pub enum ModelError {
         /// The required divisor of lengths.
         expected: usize,
     },
+    /// A request has an adapter that was opened for another model.
+    #[error("{}: the adapter was opened for another model than {model}", path.display())]
+    OtherBase {
+        /// The adapter's file.
+        path: PathBuf,
+        /// The model of the request.
+        model: String,
+    },
     /// The system does not provide the memory for a cache.
     #[error(transparent)]
     Memory(#[from] CacheError),

@@ -112,6 +112,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adapters;
 mod cache;
 mod cancel;
 mod content;
@@ -123,6 +124,7 @@ mod load;
 mod measure;
 mod norm;
 mod open;
+mod open_adapter;
 mod parts;
 mod positions;
 mod prompts;
@@ -132,6 +134,7 @@ mod tensors;
 mod threads;
 mod weights;
 
+pub use adapters::{Adapter, AdapterOpenError, AdapterSet};
 pub use alight_kernels::attention::KvType;
 pub use alight_kernels::matmul::Precision;
 pub use alight_pages::slots::replay::{Replayed, Rule};

@@ -20,6 +20,7 @@ use alight_pages::{Facts, Map};
 use alight_text::{Tokenizer, Vocabulary};
 use sha2::{Digest, Sha256};
 
+use crate::adapters::Adaptable;
 use crate::content::{self, ModelContent};
 use crate::describe;
 use crate::error::ModelError;
@@ -110,6 +111,8 @@ pub struct Model {
     isa: Isa,
     timings: OpenTimings,
     content: OnceLock<ModelContent>,
+    /// The tensors that adapters can change.
+    pub(crate) adaptable: OnceLock<Adaptable>,
     identity: OnceLock<[u8; 32]>,
 }
 
@@ -247,6 +250,7 @@ impl Model {
             isa,
             timings,
             content: OnceLock::new(),
+            adaptable: OnceLock::new(),
             identity: OnceLock::new(),
         })
     }

@@ -13,6 +13,7 @@ mod disk;
 #[path = "../../pages/tests/common/refuse.rs"]
 mod refuse;
 
+mod adapters;
 mod cache_type;
 mod cancel;
 mod changing;

@@ -4,12 +4,14 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use alight_model::{
-    Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, Request, RequestId,
-    Sampler, SamplerOptions, Session, SessionOptions,
+    AdapterSet, Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, Request,
+    RequestId, Sampler, SamplerOptions, Session, SessionOptions,
 };
+use alight_testing::adapters::{self, AdapterSpec};
 use alight_testing::models::{self, Moe, Spec};
 use alight_testing::packed::packed;
 use alight_text::StreamDecoder;
@@ -62,7 +64,7 @@ fn samplings() -> [SamplerOptions; 5] {
 }
 
 /// Allocations of an engine whose requests have begun, until the last of them has ended.
-fn allocations_of_many(model: &Model) -> u64 {
+fn allocations_of_many(model: &Model, set: &AdapterSet) -> u64 {
     let options = EngineOptions { sequences: 5, batch: 40, ..EngineOptions::default() };
     let mut engine = Engine::new(model, &options).unwrap();
     let mut answered = 0;
@@ -76,6 +78,8 @@ fn allocations_of_many(model: &Model) -> u64 {
                 max_tokens: 8,
                 ignore_eos: true,
                 ignores_logits: true,
+                // Others have none.
+                adapters: if i % 2 == 0 { set.clone() } else { AdapterSet::default() },
                 ..Request::default()
             })
             .unwrap();
@@ -91,6 +95,21 @@ fn allocations_of_many(model: &Model) -> u64 {
     let after = COUNT.load(Ordering::Relaxed);
     assert_eq!(answered, 5 * 8);
     after - before
+}
+
+/// Two adapters of some of a model's matrices.
+fn adapted(model: &Model, path: &Path, folder: &Path) -> AdapterSet {
+    let base = std::fs::read(path).unwrap();
+    let of = ["attn_q.", "attn_output.", "ffn_gate", "ffn_up", "ffn_down"];
+    let mut names = adapters::matrices(&base);
+    names.retain(|name| of.iter().any(|part| name.contains(part)));
+    let opened = [3, 16].map(|rank| {
+        let spec = AdapterSpec { rank, size: 0.01, ..AdapterSpec::default() };
+        let file = folder.join(format!("{rank}.gguf"));
+        std::fs::write(&file, adapters::adapter(&base, &spec, &names)).unwrap();
+        (Arc::new(model.open_adapter(&file).unwrap()), 1.0)
+    });
+    AdapterSet::new(opened)
 }
 
 /// The least memory that a mixture of experts can be opened with.
@@ -158,41 +177,45 @@ fn main() {
                 std::thread::yield_now();
             }
         });
-        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
-        let mut samplers = samplings().map(|options| {
-            let breakers = options.breakers(model.tokenizer(), None);
-            Sampler::new(options, model.spec().vocab).with_breakers(breakers)
-        });
-        let mut decoder = StreamDecoder::new();
-        let prompt = models::tokens(70, model.spec().vocab, 4);
+        let adapted = adapted(&model, &path, folder.path());
+        for set in [AdapterSet::default(), adapted] {
+            let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+            session.set_adapters(&set).unwrap();
+            let mut samplers = samplings().map(|options| {
+                let breakers = options.breakers(model.tokenizer(), None);
+                Sampler::new(options, model.spec().vocab).with_breakers(breakers)
+            });
+            let mut decoder = StreamDecoder::new();
+            let prompt = models::tokens(70, model.spec().vocab, 4);
 
-        let before = COUNT.load(Ordering::Relaxed);
-        session.feed(&prompt).unwrap();
-        for i in 0..40 {
-            let sampler = &mut samplers[i % 5];
-            let token = sampler.sample(session.logits());
-            samplers.iter_mut().for_each(|sampler| sampler.accept(token));
-            model.tokenizer().decode_bytes(token, decoder.buffer());
-            std::hint::black_box(decoder.take());
-            // All logits, or those that the next sampler chooses from.
-            match i % 2 {
-                0 => session.decode(token).unwrap(),
-                _ => session.decode_for(token, &mut samplers[(i + 1) % 5]).unwrap(),
-            };
+            let before = COUNT.load(Ordering::Relaxed);
+            session.feed(&prompt).unwrap();
+            for i in 0..40 {
+                let sampler = &mut samplers[i % 5];
+                let token = sampler.sample(session.logits());
+                samplers.iter_mut().for_each(|sampler| sampler.accept(token));
+                model.tokenizer().decode_bytes(token, decoder.buffer());
+                std::hint::black_box(decoder.take());
+                // All logits, or those that the next sampler chooses from.
+                match i % 2 {
+                    0 => session.decode(token).unwrap(),
+                    _ => session.decode_for(token, &mut samplers[(i + 1) % 5]).unwrap(),
+                };
+            }
+            if path == planes && set.is_empty() {
+                assert!(session.output_counts().unwrap().by_high_bits > 0);
+            }
+            session.truncate(10);
+            session.defer(3).unwrap();
+            session.prefill(&prompt).unwrap();
+            let after = COUNT.load(Ordering::Relaxed);
+            assert_eq!(after - before, 0, "allocations on {}", path.display());
+            let many = allocations_of_many(&model, &set);
+            assert_eq!(many, 0, "allocations of several sequences on {}", path.display());
+            // The counter counts.
+            drop(std::hint::black_box(vec![1u8; 100]));
+            assert!(COUNT.load(Ordering::Relaxed) > after);
         }
-        if path == planes {
-            assert!(session.output_counts().unwrap().by_high_bits > 0);
-        }
-        session.truncate(10);
-        session.defer(3).unwrap();
-        session.prefill(&prompt).unwrap();
-        let after = COUNT.load(Ordering::Relaxed);
-        assert_eq!(after - before, 0, "allocations on {}", path.display());
-        let many = allocations_of_many(&model);
-        assert_eq!(many, 0, "allocations of several sequences on {}", path.display());
-        // The counter counts.
-        drop(std::hint::black_box(vec![1u8; 100]));
-        assert!(COUNT.load(Ordering::Relaxed) > after);
         println!("no allocation in the token loop on {}", path.display());
     }
 }

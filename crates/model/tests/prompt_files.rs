@@ -9,8 +9,9 @@ use alight_formats::GgmlType;
 use alight_kernels::Isa;
 use alight_model::spec::Mixer;
 use alight_model::{
-    Engine, EngineOptions, Event, Model, ModelError, OpenOptions, Precision, PromptFileError,
-    PromptFolder, PromptWriteError, Repack, Request, Restored, Session, SessionOptions,
+    AdapterSet, Engine, EngineOptions, Event, Model, ModelError, OpenOptions, Precision,
+    PromptFileError, PromptFolder, PromptWriteError, Repack, Request, Restored, Session,
+    SessionOptions,
 };
 
 use alight_testing::models::{self, Spec, tokens};
@@ -404,8 +405,8 @@ fn an_engine_saves_and_restores_through_no_link() {
     let slots = place.path().join("slots");
     fs::create_dir(&slots).unwrap();
     let (good, victim) = (slots.join("good"), place.path().join("victim"));
-    let (saved, _) = engine.save("", &prompt, &good).unwrap().unwrap();
-    assert_eq!(engine.restore("", &good).unwrap().0.len(), saved);
+    let (saved, _) = engine.save(("", &AdapterSet::default()), &prompt, &good).unwrap().unwrap();
+    assert_eq!(engine.restore(("", &AdapterSet::default()), &good).unwrap().0.len(), saved);
     fs::copy(&good, &victim).unwrap();
     let before = fs::read(&victim).unwrap();
     let named = |name: &str| slots.join(name);
@@ -417,22 +418,22 @@ fn an_engine_saves_and_restores_through_no_link() {
         ("text", "is a file of another kind"),
         ("pipe", "is a pipe"),
     ] {
-        let error = engine.save("", &prompt, &named(name)).unwrap_err();
+        let error = engine.save(("", &AdapterSet::default()), &prompt, &named(name)).unwrap_err();
         assert!(matches!(error, PromptWriteError::NotOurs { .. }), "{error}");
         assert!(error.to_string().contains(why), "{error}");
-        engine.restore("", &named(name)).unwrap_err();
+        engine.restore(("", &AdapterSet::default()), &named(name)).unwrap_err();
     }
     assert!(fs::read(&victim).unwrap() == before && fs::read(named("text")).unwrap() == b"mine");
     // Saved once more under its own name.
-    engine.save("", &prompt, &good).unwrap().unwrap();
+    engine.save(("", &AdapterSet::default()), &prompt, &good).unwrap().unwrap();
     let other = fs::metadata(&slots).unwrap().uid() + 12_345;
     if chown(&slots, Some(other), None).is_err() {
         return eprintln!("skipped: only root can give a folder to another user");
     }
     fs::set_permissions(&slots, fs::Permissions::from_mode(0o777)).unwrap();
-    let error = engine.save("", &prompt, &good).unwrap_err();
+    let error = engine.save(("", &AdapterSet::default()), &prompt, &good).unwrap_err();
     assert!(matches!(error, PromptWriteError::FolderOfOthers(_)), "{error}");
-    let error = engine.restore("", &good).unwrap_err();
+    let error = engine.restore(("", &AdapterSet::default()), &good).unwrap_err();
     assert!(error.to_string().contains("belongs to another user"), "{error}");
 }
 
@@ -531,7 +532,7 @@ fn engines_share_prompts_through_files_after_a_restart() {
         let (cold, reused) = of_engine(&mut first, &prompt, "");
         assert_eq!(reused, 0);
         assert_eq!(of_engine(&mut first, &prompt, "secret"), (cold.clone(), 0));
-        first.keep("", &prompt).unwrap().unwrap();
+        first.keep(("", &AdapterSet::default()), &prompt).unwrap().unwrap();
         drop(first);
         let mut second = engine();
         let (found, reused) = of_engine(&mut second, &prompt, "");
@@ -569,7 +570,7 @@ fn an_engine_computes_what_a_file_has_no_numbers_of_and_forgets_one_that_was_cut
     let prompt = tokens(150, 290, 5);
     let mut first = Engine::new(&model, &options).unwrap();
     let (cold, _) = of_engine(&mut first, &prompt, "");
-    let path = first.keep("", &prompt).unwrap().unwrap();
+    let path = first.keep(("", &AdapterSet::default()), &prompt).unwrap().unwrap();
     let good = fs::read(&path).unwrap();
     let mut bytes = good.clone();
     bytes[64 << 10..].chunks_exact_mut(2).for_each(|x| x.copy_from_slice(&[0, 0x7e]));

@@ -11,7 +11,7 @@ use alight_chat::body::fields::{Fields, whole};
 use alight_chat::body::refusal::Refusal;
 use alight_chat::vectors::{Normalization, ScoreRule, Scores, VectorError, VectorOptions, Vectors};
 use alight_chat::worker::GenerateRequest;
-use alight_model::Pooling;
+use alight_model::{AdapterSet, Pooling};
 use alight_text::{EncoderInput, InputError, PromptError};
 use serde_json::Value;
 
@@ -94,7 +94,7 @@ pub(crate) fn take(
         message: refusal.message.replacen("input", rules.input, 1),
         ..refusal
     })?;
-    Ok(Texts { batch: Batch::new(call, serving, fields, inputs), vectors })
+    Ok(Texts { batch: Batch::new(call, serving, fields, inputs)?, vectors })
 }
 
 /// Takes llama.cpp's number for the scale of a vector.
@@ -177,7 +177,7 @@ impl Pairs {
             false => Ok(scores.pair(query, document)?),
         };
         let inputs = documents.iter().map(pair).collect::<Result<Vec<EncoderInput>, Failure>>()?;
-        Ok(Pairs { batch: Batch::new(call, serving, fields, inputs), scores, rule })
+        Ok(Pairs { batch: Batch::new(call, serving, fields, inputs)?, scores, rule })
     }
 
     /// Computes the scores.
@@ -200,6 +200,7 @@ struct Batch {
     record: Arc<Record>,
     inputs: Vec<EncoderInput>,
     salt: Box<str>,
+    adapters: AdapterSet,
 }
 
 impl Batch {
@@ -208,13 +209,14 @@ impl Batch {
         serving: &Serving,
         fields: &mut Fields,
         inputs: Vec<EncoderInput>,
-    ) -> Batch {
+    ) -> Result<Batch, Failure> {
         if inputs.iter().any(|input| input.truncated) {
             note(CUT);
         }
         let (model, record) = (serving.name.clone(), Arc::clone(&call.record));
+        let adapters = serving.adapters.take(call.adapter.get().map(|name| &**name), fields)?;
         record.ignored(fields);
-        Batch { model, record, inputs, salt: call.salt.clone() }
+        Ok(Batch { model, record, inputs, salt: call.salt.clone(), adapters })
     }
 
     /// Computes all inputs, and calls `take` with the output of each, in their order, and the number of its tokens.
@@ -230,6 +232,7 @@ impl Batch {
             let some = inputs.by_ref().take(server.options.engine.sequences).map(|input| {
                 let mut ask = request(input);
                 ask.request.salt = self.salt.clone();
+                ask.request.adapters = self.adapters.clone();
                 ask
             });
             let running = asking::begin_each(serving, some.collect())?;

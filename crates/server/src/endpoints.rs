@@ -24,6 +24,7 @@ pub(crate) struct Endpoint {
 /// The fields of all requests for an answer.
 const ASK: &[Declared] = &[
     taken("model", "one of the served models"),
+    taken("lora", "the adapters of the answer, each with `id` or `name`, and `scale`"),
     taken("id_slot", "the slot of `/slots` that computes the answer; -1: any"),
     taken("stream", "the answer comes in pieces"),
 ];

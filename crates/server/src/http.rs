@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub(crate) struct Call {
     pub(crate) query: Box<str>,
     /// Separates the state computed for one key from that of others.
     pub(crate) salt: Box<str>,
+    /// The adapter that its `model` names, if it does.
+    pub(crate) adapter: OnceLock<Box<str>>,
     /// True if the client is one of Anthropic's, for addresses that it shares with other clients.
     pub(crate) anthropic: bool,
     /// For the log.
@@ -102,6 +104,11 @@ impl Call {
         name: Option<&str>,
         for_it: fn(&ModelSpec) -> bool,
     ) -> Result<&Serving, Failure> {
+        if let Some((serving, adapter)) = name.and_then(|name| self.server.models.adapted(name)) {
+            let _ = self.adapter.set(adapter.into());
+            self.record.model(&serving.name);
+            return Ok(serving);
+        }
         let serving = self.server.models.find_for(name, for_it)?;
         self.record.model(&serving.name);
         Ok(serving)

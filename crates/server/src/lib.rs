@@ -38,6 +38,7 @@
 //! **Invariant:** an answer is the same as that of `alight run` for the same prompt, options and seed, to the token.
 
 mod access;
+mod adapters;
 mod anthropic;
 mod apart;
 mod asking;
@@ -72,6 +73,7 @@ mod unknown_fields;
 mod watched_stream;
 mod worker;
 
+pub use adapters::ServedAdapter;
 pub use alight_chat::worker::Log;
 pub use ids::date;
 pub use listen::{Server, Stopper};
@@ -120,6 +122,8 @@ pub struct Options {
     pub page: bool,
     /// Variables of chat templates that requests do not set.
     pub template_variables: Map<String, Value>,
+    /// True if clients may have adapters loaded from files of this machine.
+    pub allow_load: bool,
 }
 
 impl Options {
@@ -143,6 +147,7 @@ impl Options {
             rest: None,
             page: false,
             template_variables: Map::new(),
+            allow_load: false,
         }
     }
 

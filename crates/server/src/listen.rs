@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -306,7 +306,9 @@ async fn respond(
         let server = Arc::clone(&shared);
         let anthropic = head.headers.contains_key("anthropic-version");
         let (named, record) = (named.into(), Arc::clone(record));
-        let call = Call { server, named, body, _large: large, query, salt, anthropic, record };
+        let adapter = OnceLock::new();
+        let call =
+            Call { server, named, body, _large: large, query, salt, adapter, anthropic, record };
         (route.handler)(call).await
     };
     // Work may take longer than the server still has, and a client may not send the rest of its request.
@@ -524,6 +526,7 @@ mod tests {
             _large: None,
             query: "".into(),
             salt: "".into(),
+            adapter: OnceLock::new(),
             anthropic: false,
             record: Arc::default(),
         };

@@ -1,6 +1,6 @@
 //! The served models, by name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, OnceLock};
 
 use alight_chat::body::refusal::Refusal;
@@ -10,6 +10,7 @@ use alight_model::{EngineOptions, Model, ModelSpec};
 use alight_text::Vocabulary;
 use serde_json::{Map, Value};
 
+use crate::adapters::{Adapters, ServedAdapter};
 use crate::apart::{is_cancelled, step_aside};
 use crate::client_errors::ClientErrors;
 use crate::failure::Failure;
@@ -28,6 +29,8 @@ pub struct Served {
     pub draft: Option<&'static Model>,
     /// The number of positions of a sequence.
     pub context: usize,
+    /// Its adapters, and a folder of more of them.
+    pub adapters: (Vec<ServedAdapter>, Option<PathBuf>),
     /// Returns the name of its quantization, such as `Q4_K_M`, if it is known. It may read the header of a file, and is called once, on the
     /// first request for it.
     pub quantization: Quantization,
@@ -42,6 +45,7 @@ pub(crate) struct Serving {
     aliases: Vec<String>,
     pub(crate) model: &'static Model,
     pub(crate) worker: Worker,
+    pub(crate) adapters: Adapters,
     /// The errors of its engine, for clients.
     pub(crate) errors: Arc<ClientErrors>,
     /// When it was opened.
@@ -109,7 +113,7 @@ impl Models {
         // requested.
         let at_once = served.len() == 1;
         let start = |served: Served| {
-            let Served { name, aliases, model, draft, context, quantization } = served;
+            let Served { name, aliases, model, draft, context, adapters, quantization } = served;
             let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
             let config = WorkerConfig {
                 max_pending: engine.sequences + options.queue,
@@ -133,6 +137,7 @@ impl Models {
                 aliases,
                 model,
                 worker,
+                adapters: Adapters::new(model, adapters.0, adapters.1),
                 errors,
                 created,
                 grammars,
@@ -175,6 +180,21 @@ impl Models {
         self.find_for(name, |_| true)
     }
 
+    /// Returns the model and the adapter that a name is of: that of an adapter, or of a model and an adapter after a colon.
+    pub(crate) fn adapted<'n>(&self, name: &'n str) -> Option<(&Serving, &'n str)> {
+        if self.named(name).is_some() {
+            return None;
+        }
+        self.0.iter().find_map(|serving| {
+            if serving.adapters.has(name) {
+                return Some((serving, name));
+            }
+            let after = |own: &str| name.strip_prefix(own)?.strip_prefix(':');
+            let adapter = serving.names().find_map(after)?;
+            serving.adapters.has(adapter).then_some((serving, adapter))
+        })
+    }
+
     /// As [`Models::find`]; without a name, the only model that is `for_it` is found, too.
     pub(crate) fn find_for(
         &self,
@@ -188,7 +208,9 @@ impl Models {
         let named =
             |name: &str| self.named(name).or_else(|| self.named(name.strip_suffix(":latest")?));
         match (name.and_then(named), &self.0[..]) {
-            (Some(serving), _) | (None, [serving]) => Ok(serving),
+            (Some(serving), _) => Ok(serving),
+            // Where names mean adapters, one that is unknown may be a misspelt one's.
+            (None, [serving]) if name.is_none() || serving.adapters.are_none() => Ok(serving),
             (None, _) => {
                 let names: Vec<&str> = self.0.iter().flat_map(Serving::names).collect();
                 let names = names.join(", ");

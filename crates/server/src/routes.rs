@@ -88,6 +88,10 @@ pub(crate) static ROUTES: &[Route] = routes![
     GET  "/props"          key Failure::openai => llama::props::answer,
     GET  "/slots"          key Failure::openai => llama::slots::answer,
     POST "/slots/*"        key Failure::openai => llama::slot_files::answer,
+    GET  "/lora-adapters"  key Failure::openai => llama::lora_adapters::list,
+    POST "/lora-adapters"  key Failure::openai => llama::lora_adapters::set,
+    POST "/load_lora_adapter"   key Failure::openai => llama::lora_adapters::load,
+    POST "/unload_lora_adapter" key Failure::openai => llama::lora_adapters::unload,
     GET  "/metrics"        key Failure::openai => llama::metrics::answer,
 ];
 
@@ -124,13 +128,18 @@ pub(crate) fn find<'p>(
     let plain = within.unwrap_or(plain).trim_end_matches('/');
     let plain = if plain.is_empty() { "/" } else { plain };
     let asked = if method == Method::HEAD { &Method::GET } else { method };
-    // No path has two methods.
-    let there = ROUTES.iter().find_map(|route| Some((route, route.matches(plain)?)));
-    match there {
-        Some(found) if found.0.method == *asked => Ok(found),
+    let mut there = ROUTES.iter().filter_map(|route| Some((route, route.matches(plain)?)));
+    let is_asked = |found: &(&Route, &str)| found.0.method == *asked;
+    let (exact, first) = (there.clone().find(is_asked), there.next());
+    match exact.or(first) {
+        Some(found) if is_asked(&found) => Ok(found),
         Some((route, _)) => {
-            let allow = if route.method == Method::GET { "GET, HEAD" } else { "POST" };
-            let message = format!("{path} takes {}, not {method}", route.method);
+            let (methods, allow) = match (route.method == Method::GET, there.next().is_some()) {
+                (true, false) => ("GET", "GET, HEAD"),
+                (false, false) => ("POST", "POST"),
+                (_, true) => ("GET and POST", "GET, HEAD, POST"),
+            };
+            let message = format!("{path} takes {methods}, not {method}");
             let status = StatusCode::METHOD_NOT_ALLOWED;
             let failure = Failure::new(status, "invalid_request_error", message);
             Err((route.failure, Failure { allow: Some(allow), ..failure }))
@@ -175,12 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_one_method_and_head_is_asked_where_get_is() {
+    fn a_path_and_method_has_one_route_and_head_is_asked_where_get_is() {
         for (i, route) in ROUTES.iter().enumerate() {
-            assert!(ROUTES[..i].iter().all(|other| other.path != route.path), "{}", route.path);
+            let same = |other: &Route| (other.path, &other.method) == (route.path, &route.method);
+            assert!(!ROUTES[..i].iter().any(same), "{}", route.path);
             let path = route.path.replace('*', "x");
             assert!(find(&route.method, &path).is_ok_and(|found| std::ptr::eq(found.0, route)));
-            assert_eq!(find(&Method::HEAD, &path).is_ok(), route.method == Method::GET, "{path}");
+            let is_read = |other: &Route| other.path == route.path && other.method == Method::GET;
+            assert_eq!(find(&Method::HEAD, &path).is_ok(), ROUTES.iter().any(is_read), "{path}");
             for path in [format!("/{path}"), format!("/v1{path}"), format!("//v1{path}/")] {
                 let found = find(&route.method, &path);
                 assert!(found.is_ok_and(|found| std::ptr::eq(found.0, route)), "{path}");

@@ -26,7 +26,9 @@ use std::time::Duration;
 use alight_chat::body::refusal::{Refusal, TOO_LONG};
 use alight_chat::grammar::Grammars;
 use alight_chat::worker::{EngineEvent, EngineLoop, GenerateRequest, Log};
-use alight_model::{EngineOptions, MAX_SEQUENCES, Model, ModelError, Request, SamplerOptions};
+use alight_model::{
+    AdapterSet, EngineOptions, MAX_SEQUENCES, Model, ModelError, Request, SamplerOptions,
+};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 use serde_json::json;
@@ -35,6 +37,7 @@ use crate::answer_limits::LimitArgs;
 use crate::body_options::OptionDefaults;
 use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
+use crate::lora::LoraArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Recorder;
@@ -124,6 +127,9 @@ pub struct BatchArgs {
     limits: LimitArgs,
 
     #[command(flatten)]
+    lora: LoraArgs,
+
+    #[command(flatten)]
     drafts: DraftArgs,
 
     #[command(flatten)]
@@ -157,6 +163,11 @@ fn sequences(text: &str) -> Result<usize, String> {
 /// Runs the command.
 pub fn main(args: BatchArgs) -> Outcome {
     args.sampling.check()?;
+    if args.record {
+        args.lora.refuse(
+            "does not go with --record: a record does not say which adapters an answer has",
+        )?;
+    }
     let input = Input::open(args.input.as_deref())?;
     let output = args.output.as_ref().filter(|path| path.as_path() != Path::new("-"));
     if let Some(path) = output {
@@ -166,7 +177,8 @@ pub fn main(args: BatchArgs) -> Outcome {
     // Neither is dropped at the end: the system takes the memory back when the process ends. The reading thread may still be
     // waiting for its input then.
     let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
-    let (keys, run) = (Keys::default(), args.hash(model));
+    let adapters = args.lora.open(model)?;
+    let (keys, run) = (Keys::default(), args.hash(model, &adapters));
     let (file, done) = match output {
         None => (None, Done::default()),
         Some(path) => {
@@ -215,6 +227,7 @@ pub fn main(args: BatchArgs) -> Outcome {
         progress,
         active: HashMap::new(),
         begun: 0,
+        adapters,
         sequences: args.sequences,
         ended: false,
         interrupt,
@@ -289,12 +302,12 @@ impl BatchArgs {
 
     /// Returns a hash of everything that answers depend on besides their lines: the model, and the options except those that only
     /// change the speed.
-    fn hash(&self, model: &Model) -> u64 {
+    fn hash(&self, model: &Model, adapters: &AdapterSet) -> u64 {
         let BatchArgs { limits, engine, sampling, .. } = self;
         let options = sampling.fixed_options();
         let numbers = SamplerOptions::NUMBERS.map(|number| (number.get)(&options));
         let counts = SamplerOptions::COUNTS.map(|count| (count.get)(&options));
-        let all = json!({
+        let mut all = json!({
             "model": model.identity(),
             "sampling": numbers,
             "counts": counts,
@@ -306,6 +319,9 @@ impl BatchArgs {
             "system": self.system,
             "arithmetic": format!("{:?} {:?}", engine.prompt_precision(), engine.cache_type()),
         });
+        if !adapters.is_empty() {
+            all["adapters"] = adapters.salt("").as_ref().into();
+        }
         fingerprint::hash(all.to_string().as_bytes())
     }
 }
@@ -362,6 +378,8 @@ struct Batch {
     active: HashMap<u64, LineAnswer>,
     /// Lines that have been started: places among the results.
     begun: u64,
+    /// Of all answers.
+    adapters: AdapterSet,
     sequences: usize,
     /// All lines have been read.
     ended: bool,
@@ -445,6 +463,7 @@ impl Batch {
             ..
         } = prepared;
         let request = Request {
+            adapters: self.adapters.clone(),
             prompt,
             sampling,
             dry_sequence_breakers: breakers,

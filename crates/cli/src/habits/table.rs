@@ -302,7 +302,16 @@ pub const ALL: Habits = &[
     ),
     (&["-nr", "--no-repack"], Words(&["--repack", "off"])),
     (&["--override-kv"], Instead("`gguf_set_metadata.py` of llama.cpp writes keys into a file")),
-    (&["--lora*"], Instead("adapters are not read: merge it into the model first")),
+    (
+        &["--lora-init-without-apply"],
+        Instead("`alight serve --lora NAME=FILE`: only requests that name it have it"),
+    ),
+    (
+        &["--lora*"],
+        Instead(
+            "`run`, `batch`, `serve` and `perplexity` have --lora; `alight merge` adds an adapter to a model's file",
+        ),
+    ),
     (&["--control-vector*"], Instead("control vectors are not read")),
     (
         &["-mm", "--mmproj", "-mmu", "--mmproj-url", "--image*", "--audio", "--video*"],

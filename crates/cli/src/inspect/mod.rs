@@ -45,6 +45,7 @@ Examples:
   alight inspect *.gguf                     several, one after the other
   alight inspect Llama-3.2-1B/              the model in a folder
   alight inspect hf.co/USER/REPO:Q4_K_M     one of the hub: only its header is fetched
+  alight inspect my-lora.gguf --base model.gguf  an adapter, and whether it fits a model
   alight inspect model.gguf --watch         what is in memory, live
 
 The content of a file decides what it is, and not its name. \
@@ -74,6 +75,10 @@ pub struct InspectArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = pause, conflicts_with = "tensors")]
     watch: Option<Duration>,
+
+    /// Compare an adapter with this model; if it does not fit, the status is 1
+    #[arg(long, value_name = "MODEL", conflicts_with = "watch")]
+    base: Option<PathBuf>,
 
     #[command(flatten)]
     pub hub: HubArgs,
@@ -117,7 +122,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
             if i > 0 && !args.json {
                 output::report("\n")?;
             }
-            match one(model, args.hub.offline, show) {
+            match one(model, args, show) {
                 Err(Stop::Failed(error)) => {
                     say::error(&chain(&error));
                     all = Err(Stop::AlreadyReported);
@@ -127,24 +132,29 @@ pub fn main(args: &InspectArgs) -> Outcome {
         }
         return all;
     };
-    one(model, args.hub.offline, show)
+    one(model, args, show)
 }
 
 /// Shows one model, or the header of one that is on the hub.
-fn one(model: &Path, offline: bool, show: Show) -> Outcome {
-    match hub::header(model, offline)? {
-        Fetched::Path(path) => shown(&path, &AsFound::of(&path), show),
+fn one(model: &Path, args: &InspectArgs, show: Show) -> Outcome {
+    let base = args.base.as_deref();
+    match hub::header(model, args.hub.offline)? {
+        Fetched::Path(path) => shown(&path, &AsFound::of(&path), show, base),
         Fetched::Header { folder, path, repo } => {
-            shown(&path, &AsFound::of_hub(repo, folder), show)
+            shown(&path, &AsFound::of_hub(repo, folder), show, base)
         }
     }
 }
 
 /// Shows a model, whose files were queried before any part of them was read.
-fn shown(model: &Path, found: &AsFound, show: Show) -> Outcome {
+fn shown(model: &Path, found: &AsFound, show: Show, base: Option<&Path>) -> Outcome {
     let source = source::find(model)?;
     if source.format == Format::Gguf {
-        return gguf::main(&source.paths[0], found, show);
+        return gguf::main(&source.paths[0], found, show, base);
+    }
+    if base.is_some() {
+        let problem = format!("'{}' is no adapter in GGUF, which --base is for", model.display());
+        return Err(Stop::Failed(anyhow!(problem)));
     }
     if model.is_dir() && source::recognised(model)?.iter().any(|(of, _)| *of == Format::Gguf) {
         say::note(&format!(

@@ -22,6 +22,7 @@ use alight_text::EncodeOptions;
 use anyhow::{Context, anyhow, ensure};
 
 use crate::chunks::ChunkArgs;
+use crate::lora::LoraArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::{new_file, say, text_input};
@@ -75,6 +76,9 @@ pub struct PerplexityArgs {
     /// One line of JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    lora: LoraArgs,
 
     #[command(flatten)]
     engine: EngineArgs,
@@ -156,7 +160,8 @@ fn measure(
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
     };
-    let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
+    let mut session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
+    session.set_adapters(&args.lora.open(model)?).map_err(|e| anyhow!(e))?;
     let batch = (!args.decode).then_some(args.chunks.batch_size);
     let mut evaluation = Evaluation::new(session, shape, batch);
     let mut measured = ScoredValues::default();

@@ -34,6 +34,7 @@ use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
 use crate::hub::{coming, suggested};
 use crate::interrupt::Interrupt;
+use crate::lora::LoraArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
@@ -147,6 +148,9 @@ pub struct RunArgs {
     stop: Vec<String>,
 
     #[command(flatten)]
+    lora: LoraArgs,
+
+    #[command(flatten)]
     drafts: DraftArgs,
 
     #[command(flatten)]
@@ -203,6 +207,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         EngineKind::Native => args.held.constraint(given)?,
         EngineKind::Jax => {
             args.held.refuse(given)?;
+            args.lora.refuse("has no effect with --engine jax, which applies no adapters")?;
             None
         }
     };
@@ -258,6 +263,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 (sampling, args.sampling.breakers()),
                 &args.engine,
             )?;
+            engine.adapt(&args.lora.open(model)?)?;
             engine.keep_prompts(args.cache.folder()?);
             match &*draft {
                 Some(draft) => engine.draft_with(draft)?,
@@ -323,7 +329,8 @@ impl RunArgs {
 
     /// Returns true if the model may be read while it is being fetched.
     fn reads_coming(&self) -> bool {
-        self.choice.kind == EngineKind::Native && !self.keep.is_on()
+        // Adapters are checked against all of its files.
+        self.choice.kind == EngineKind::Native && !self.keep.is_on() && !self.lora.are_given()
     }
 
     /// Returns the encoder of messages, the limits of an answer and that of its thinking, if it has this constraint. The thinking is limited
@@ -466,6 +473,10 @@ impl Front<'_> {
         thinking_budget: Option<usize>,
         answer: &Answer,
     ) -> Option<Record> {
+        if self.args.lora.are_given() {
+            // A record does not say which adapters an answer has.
+            return None;
+        }
         let recorder = Recorder::new(about.model?, &self.args.engine, about.context);
         let constraint = self.held.as_ref().map(|holding| holding.field.clone());
         let chat = style == Style::Chat;

@@ -17,6 +17,9 @@ use alight_files::file_name;
 
 /// Maximum number of files of a folder that are examined.
 const FILES: usize = 4096;
+/// The files of a PEFT folder.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// Maximum number of parts of a model.
 const PARTS: u32 = 64;
 
@@ -39,6 +42,7 @@ impl Found {
         let is_zip = |path: &PathBuf| format_of(path) == Some(Format::TorchZip);
         match self.kind {
             Kind::Gguf => true,
+            Kind::Peft => true,
             Kind::HuggingFace => !self.weights.first().is_some_and(is_zip),
             Kind::Meta | Kind::Legacy => false,
         }
@@ -55,6 +59,8 @@ pub(crate) enum Kind {
     Legacy,
     /// GGUF, perhaps in shards.
     Gguf,
+    /// A PEFT folder: `adapter_config.json` and `adapter_model.safetensors`.
+    Peft,
 }
 
 /// Determines what is at `path`; an index of weight files is then among the `small` files.
@@ -105,6 +111,10 @@ fn in_folder(folder: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     let meta: Vec<PathBuf> =
         all(Format::TorchZip).into_iter().filter(|path| part_number(path).is_some()).collect();
 
+    let is_model = index_in(folder).is_some() || has("model.safetensors");
+    if has(ADAPTER_CONFIG) && !is_model {
+        return adapter(folder);
+    }
     if has("config.json") {
         if let Some(index) = index_in(folder) {
             return indexed(&index, small);
@@ -152,6 +162,26 @@ fn in_folder(folder: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     ))
 }
 
+/// Returns the file of an adapter.
+fn adapter(folder: &Path) -> Result<Found, ConvertError> {
+    let weights = folder.join(ADAPTER_WEIGHTS);
+    if weights.is_file() {
+        return one(Kind::Peft, &weights);
+    }
+    let old = folder.join("adapter_model.bin");
+    if old.is_file() {
+        return Err(no(
+            &old,
+            "is an adapter as a pickle, which can run programs and is not read: load it with PEFT and save it again \
+             (save_pretrained), which writes adapter_model.safetensors",
+        ));
+    }
+    Err(no(
+        &weights,
+        format!("does not exist, and {ADAPTER_CONFIG} is in its folder: where is the adapter?"),
+    ))
+}
+
 /// Returns the index of the weights in a folder.
 fn index_in(folder: &Path) -> Option<PathBuf> {
     ["model.safetensors.index.json", "pytorch_model.bin.index.json"]
@@ -171,6 +201,9 @@ fn of_file(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     match format_of(path) {
         Some(Format::Gguf) => one(Kind::Gguf, path),
         Some(Format::LegacyGgml) => legacy(path),
+        _ if (name == ADAPTER_WEIGHTS || name == "adapter_model.bin") && has(ADAPTER_CONFIG) => {
+            adapter(&folder)
+        }
         Some(Format::SafeTensorsIndex) => indexed(path, small),
         Some(Format::SafeTensors | Format::TorchZip)
             if !has("config.json") && !has("params.json") =>

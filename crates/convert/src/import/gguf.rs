@@ -11,12 +11,14 @@ use alight_formats::split::Placed;
 
 use super::{About, Conversion};
 use crate::ConvertError;
+use crate::adapters::{self, Changes, ScaledAdapter};
 use crate::files::Files;
 use crate::imatrix::{Imatrix, PREFIX};
 use crate::mix::{ModelFacts, QuantizationMix, Shape};
 use crate::order::execution_order;
 use crate::tensor_types::{self, TensorTypes};
 use alight_files::Headers;
+use alight_pages::Map;
 
 use crate::source;
 use crate::write::{Change, Elements, Importance, Item, ItemData, Order, Plan};
@@ -35,8 +37,12 @@ pub(super) fn plan(
     mut files: Files,
     types: Types<'_>,
     imatrix: Option<Imatrix>,
+    scaled: &[ScaledAdapter<'_>],
 ) -> Result<Conversion, ConvertError> {
-    let (plan, architecture, notes) = plan_of(path, &files, types, imatrix.as_ref())?;
+    let maps = scaled.iter().map(|adapter| adapters::map(adapter.path));
+    let maps = maps.collect::<Result<Vec<Map>, _>>()?;
+    let with: Vec<_> = maps.iter().zip(scaled).map(|(map, adapter)| (map, adapter.scale)).collect();
+    let (plan, architecture, notes) = plan_of(path, &files, types, imatrix.as_ref(), &with)?;
     let recognised = match files.maps().len() {
         1 => "GGUF".into(),
         n => format!("GGUF, {n} shards"),
@@ -46,6 +52,7 @@ pub(super) fn plan(
     if let Some(imatrix) = imatrix {
         files.add(imatrix.map);
     }
+    maps.into_iter().for_each(|map| files.add(map));
     Ok(Conversion { files, plan, about, small: Vec::new(), folders: Vec::new() })
 }
 
@@ -54,6 +61,7 @@ fn plan_of(
     files: &Files,
     types: Types<'_>,
     imatrix: Option<&Imatrix>,
+    adapters: &[(&Map, f32)],
 ) -> Result<(Plan, String, Vec<String>), ConvertError> {
     let mix = types.0;
     let copies = alight_files::copies(files.maps());
@@ -67,8 +75,18 @@ fn plan_of(
             builder.value(key, &value);
         }
     }
-    let (items, note) = items(&headers, types, imatrix.is_some());
+    let architecture = first.and_then(|gguf| gguf.get_str("general.architecture").ok().flatten());
+    let architecture = architecture.unwrap_or("unknown");
+    let (mut items, note) = items(&headers, types, imatrix.is_some());
     let (mut importance, mut notes) = (HashMap::new(), Vec::from_iter(note));
+    let mut changes = Changes::default();
+    if !adapters.is_empty() {
+        let extents = items.iter().map(|item| (item.name.clone(), item.ne.clone())).collect();
+        for (i, (map, scale)) in adapters.iter().enumerate() {
+            changes.add(map, files.maps().len() + i, *scale, architecture, &extents)?;
+        }
+        notes.extend(changes.apply(&mut items, mix));
+    }
     if let Some(imatrix) = imatrix {
         // Its map follows those of the model.
         let without;
@@ -79,9 +97,8 @@ fn plan_of(
     if let Some(mix) = mix {
         builder.u32(FILE_TYPE, mix.file_type()).u32(VERSION, 2);
     }
-    let plan = Plan::new(path, builder, items)?.weighted(importance);
-    let architecture = first.and_then(|gguf| gguf.get_str("general.architecture").ok().flatten());
-    Ok((plan, architecture.unwrap_or("unknown").into(), notes))
+    let plan = Plan::new(path, builder, items)?.weighted(importance).merged(changes.merges);
+    Ok((plan, architecture.into(), notes))
 }
 
 /// Returns the importance of columns by tensor name, for tensors that become blocks, and notes about tensors

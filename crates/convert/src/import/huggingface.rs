@@ -65,9 +65,7 @@ pub(super) fn read(
         match taken {
             Ok((name, heads, change, place)) => {
                 let source = Source { tensor, all: &by_name, maps: files.maps(), tile };
-                let (from, ne, data) = source.placed(&place)?;
-                let (to, order) = (from.current(), order(tensor, &place));
-                let item = Item { name, ne, from, to, data, heads, change, order };
+                let item = source.item(name, heads, change, &place)?;
                 stacked.push(item, &place).map_err(|problem| ConvertError::Source {
                     path: found.folder.clone(),
                     problem,
@@ -113,7 +111,7 @@ pub(super) fn read(
 
 /// The tensors of a source by name: there may be hundreds of thousands, each with a companion
 /// tensor.
-type ByName<'a> = HashMap<&'a str, &'a Tensor>;
+pub(super) type ByName<'a> = HashMap<&'a str, &'a Tensor>;
 
 /// The tensors of the new file; expert tensors are each assembled from many.
 #[derive(Default)]
@@ -159,15 +157,28 @@ fn order(tensor: &Tensor, place: &Place) -> Order {
 }
 
 /// A tensor of the source, and the context needed to find its parts.
-struct Source<'a> {
-    tensor: &'a Tensor,
-    all: &'a ByName<'a>,
-    maps: &'a [Map],
+pub(super) struct Source<'a> {
+    pub(super) tensor: &'a Tensor,
+    pub(super) all: &'a ByName<'a>,
+    pub(super) maps: &'a [Map],
     /// Rows and columns of an F8 matrix that share a scale.
-    tile: Option<(u64, u64)>,
+    pub(super) tile: Option<(u64, u64)>,
 }
 
 impl Source<'_> {
+    /// Returns the tensor of the new file that it becomes, or a part of.
+    pub(super) fn item(
+        &self,
+        name: String,
+        heads: Option<u64>,
+        change: Change,
+        place: &Place,
+    ) -> Result<Item, ConvertError> {
+        let (from, ne, data) = self.placed(place)?;
+        let (to, order) = (from.current(), order(self.tensor, place));
+        Ok(Item { name, ne, from, to, data, heads, change, order })
+    }
+
     /// Returns the type of the elements, the extents of the new tensor (innermost first), and the source's share
     /// of it.
     fn placed(&self, place: &Place) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
@@ -351,7 +362,7 @@ pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
         ne: vec![values.len() as u64],
         from: Elements::Gguf(GgmlType::F32),
         to: GgmlType::F32,
-        data: ItemData::Values(values),
+        data: ItemData::of_floats(&values),
         heads: None,
         change: Change::None,
         order: Order::Same,

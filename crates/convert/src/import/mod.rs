@@ -4,6 +4,7 @@
 //! architecture assigns a place to each tensor, and the tokenizer's files become metadata; then the file
 //! is planned, and written by [`crate::write`]. Nothing is written before everything is known to fit.
 
+mod adapter;
 mod arch;
 mod catalog;
 mod copies;
@@ -31,6 +32,7 @@ use alight_formats::{Format, GgmlType};
 
 use alight_pages::Input;
 
+use crate::adapters::ScaledAdapter;
 use crate::dest::Target;
 use crate::files::Files;
 use crate::imatrix::Imatrix;
@@ -41,8 +43,8 @@ use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
 use dense::Dense;
-use find::Kind;
 pub use find::format_of;
+use find::{Found, Kind};
 use side::{SideFiles, SmallFiles};
 use tensor::Entry;
 use tokenizer::Tokens;
@@ -61,6 +63,8 @@ pub struct Request<'p> {
     pub eps: Option<f32>,
     /// Number of positions that the model was trained for, if the source does not give it.
     pub context: Option<u32>,
+    /// The folder of the model that an adapter is for, of which the configuration is enough.
+    pub base: Option<&'p Path>,
 }
 
 /// A planned conversion.
@@ -149,9 +153,16 @@ impl Conversion {
             );
         }
         let side = SideFiles::new(&found.folder, request.tokenizer, &small);
+        if found.kind == Kind::Peft {
+            return Conversion::of_adapter(found, &side, request);
+        }
+        if request.base.is_some() {
+            let problem = "is a model: --base is for adapters".into();
+            return Err(ConvertError::Source { path: source.into(), problem });
+        }
         let dense = match found.kind {
             Kind::HuggingFace => dense::find(&side)?,
-            Kind::Meta | Kind::Legacy | Kind::Gguf => Vec::new(),
+            Kind::Meta | Kind::Legacy | Kind::Gguf | Kind::Peft => Vec::new(),
         };
         let weights = dense.iter().flat_map(|module| module.weights());
         let weights: Vec<PathBuf> = found.weights.iter().chain(weights).cloned().collect();
@@ -161,7 +172,7 @@ impl Conversion {
         let draft = match found.kind {
             Kind::HuggingFace => huggingface::read(&found, &dense, &files, &side)?,
             Kind::Meta => meta::read(&found, &files, &side, request)?,
-            Kind::Legacy | Kind::Gguf => legacy::read(&found, &files, &side, request)?,
+            Kind::Legacy | Kind::Gguf | Kind::Peft => legacy::read(&found, &files, &side, request)?,
         };
         let mut conversion = Conversion::of(source, files, draft, request.mix)?;
         conversion.small = small.inputs();
@@ -171,6 +182,27 @@ impl Conversion {
             false => path.parent().map(Path::to_owned),
         }));
         Ok(conversion)
+    }
+
+    /// Plans the conversion of a PEFT folder.
+    fn of_adapter(
+        found: Found,
+        side: &SideFiles,
+        request: Request<'_>,
+    ) -> Result<Conversion, ConvertError> {
+        if request.tokenizer.is_some() {
+            let problem =
+                "is an adapter, which has the tokenizer of its base: leave --tokenizer out".into();
+            return Err(ConvertError::Source { path: found.folder, problem });
+        }
+        let files = Files::open(&found.weights, false)?;
+        let read = adapter::read(&found, &files, side, request.base, request.mix)?;
+        let mut about = About::new(&read.plan, read.recognised, read.architecture);
+        about.notes.extend(read.notes);
+        about.skipped = read.skipped;
+        about.reads = files.maps().iter().map(|map| map.len() as u64).sum();
+        let small = side.small.inputs();
+        Ok(Conversion { files, plan: read.plan, about, small, folders: vec![found.folder] })
     }
 
     /// Plans the conversion of a GGUF file: all shards of its model in one, tensors on pages and in the
@@ -186,18 +218,20 @@ impl Conversion {
         imatrix: Option<&Path>,
     ) -> Result<Conversion, ConvertError> {
         let imatrix = imatrix.map(Imatrix::open).transpose()?;
-        let mut files = Files::open(&[path.to_owned()], false)?;
-        let others = {
-            let first = &files.maps()[0];
-            let header = copy(first);
-            shards(first, &parse(first, &header)?)?
-        };
-        if let Some(paths) = others {
-            // The pages read from the first file are dropped before it is mapped again.
-            drop(files);
-            files = Files::open(&paths, false)?;
-        }
-        gguf::plan(path, files, (mix, types), imatrix)
+        gguf::plan(path, gguf_files(path)?, (mix, types), imatrix, &[])
+    }
+
+    /// Plans a model with adapters merged into it.
+    ///
+    /// # Errors
+    /// As [`of_gguf`](Conversion::of_gguf); an adapter is malformed, or for another model.
+    pub(crate) fn of_merge(
+        path: &Path,
+        mix: Option<QuantizationMix>,
+        types: &TensorTypes,
+        adapters: &[ScaledAdapter<'_>],
+    ) -> Result<Conversion, ConvertError> {
+        gguf::plan(path, gguf_files(path)?, (mix, types), None, adapters)
     }
 
     /// Decides types and offsets.
@@ -288,6 +322,20 @@ impl Conversion {
         let took = started.elapsed();
         Ok(Converted { volume: Volume { read, written, took, threads }, losses })
     }
+}
+
+/// Opens the files of a GGUF model, whichever of its shards `path` is.
+fn gguf_files(path: &Path) -> Result<Files, ConvertError> {
+    let files = Files::open(&[path.to_owned()], false)?;
+    let others = {
+        let first = &files.maps()[0];
+        let header = copy(first);
+        shards(first, &parse(first, &header)?)?
+    };
+    let Some(paths) = others else { return Ok(files) };
+    // The pages read from the first file are dropped before it is mapped again.
+    drop(files);
+    Files::open(&paths, false)
 }
 
 impl About {

@@ -1,6 +1,7 @@
 //! A tensor of the new file, and its sources.
 
 use std::fmt;
+use std::sync::Arc;
 
 use alight_formats::GgmlType;
 use alight_formats::ggml::blocks::BlockUpgrade;
@@ -109,11 +110,16 @@ impl Order {
 pub(crate) enum ItemData {
     /// In files. Together the pieces cover the whole tensor, each element once.
     Pieces(Vec<Piece>),
-    /// In memory: one row.
-    Values(Vec<f32>),
+    /// In memory: the bytes of the new tensor.
+    Bytes(Arc<[u8]>),
 }
 
 impl ItemData {
+    /// Numbers in memory, of a tensor that is F32.
+    pub(crate) fn of_floats(values: &[f32]) -> ItemData {
+        ItemData::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
     /// Returns a whole tensor of these extents (innermost first), in one piece from byte `offset` of a
     /// file on.
     pub(crate) fn whole(file: usize, offset: u64, ne: &[u64]) -> ItemData {
@@ -268,7 +274,7 @@ impl Item {
     /// Bytes to be read for it.
     pub(crate) fn source_bytes(&self) -> u64 {
         match &self.data {
-            ItemData::Values(_) => 0,
+            ItemData::Bytes(_) => 0,
             ItemData::Pieces(pieces) => {
                 let bytes =
                     |piece: &Piece| self.from.bytes(piece.columns).unwrap_or(0) * piece.rows;
@@ -284,8 +290,8 @@ impl Item {
 
     /// Returns the conversion of its elements; `None` if there is none.
     pub(crate) fn transform(&self) -> Option<Transform> {
-        if matches!(self.data, ItemData::Values(_)) {
-            return (self.to == GgmlType::F32).then_some(Transform::Copy);
+        if let ItemData::Bytes(bytes) = &self.data {
+            return (bytes.len() as u64 == self.nbytes()).then_some(Transform::Copy);
         }
         let floats = WeightType::of(self.to).filter(|ty| ty.quantizes()).map(Transform::ViaF32);
         match self.from {

@@ -9,6 +9,7 @@ use alight_pages::Map;
 use alight_pages::assemble::{Buffer, Maker, Parts, Reader};
 
 use super::item::{Elements, Importance, Item, ItemData, Order, Piece, Scales, Tiles, Transform};
+use super::merge::{self, Merge};
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
@@ -45,10 +46,19 @@ pub(super) struct Placed<'a> {
     pub(super) item: &'a Item,
     pub(super) transform: Transform,
     pub(super) importance: Option<&'a Importance>,
+    /// Changes of its rows by adapters.
+    pub(super) merge: Option<&'a Merge>,
     pub(super) units: Units,
     /// Offset in the new file, in bytes.
     pub(super) start: u64,
     pub(super) nbytes: u64,
+}
+
+impl Placed<'_> {
+    /// The number of units that a row of the tensor consists of.
+    fn units_per_row(&self) -> u64 {
+        (self.item.columns() / self.units.elements.max(1)).max(1)
+    }
 }
 
 /// Makes pieces on one thread.
@@ -62,6 +72,7 @@ pub(super) struct Pieces<'w, 'a, F: FnMut(Losses)> {
     /// there.
     weights: Vec<f32>,
     weighted: Option<(u64, u64)>,
+    merging: merge::Scratch,
     on_losses: F,
 }
 
@@ -120,24 +131,28 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     pub(super) fn new(work: &'w Work<'a>, on_losses: F) -> Self {
         let (buffer, gathered) = (Buffer::default(), Vec::new());
         let (scratch, floats, weights) = (Vec::new(), Vec::new(), Vec::new());
-        Pieces { work, buffer, gathered, scratch, floats, weights, weighted: None, on_losses }
+        let (weighted, merging) = (None, merge::Scratch::default());
+        Pieces { work, buffer, gathered, scratch, floats, weights, weighted, merging, on_losses }
     }
 
     /// Makes a part of a tensor.
     fn tensor(&mut self, placed: &Placed<'_>, mut out: Out<'_>) -> Result<(), ConvertError> {
         let units = &placed.units;
-        if let ItemData::Values(values) = &placed.item.data {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            out.put(0, &bytes);
+        if let ItemData::Bytes(bytes) = &placed.item.data {
+            out.put(0, bytes);
             return Ok(());
         }
         let Range { start, end } = out.range;
-        let (mut from, to) = (start / units.bytes, end.div_ceil(units.bytes));
+        // Adapters change whole rows.
+        let per_row = placed.merge.map_or(1, |_| placed.units_per_row());
+        let mut from = start / units.bytes / per_row * per_row;
+        let to = end.div_ceil(units.bytes).next_multiple_of(per_row);
         let read = placed.item.from.bytes(units.elements).unwrap_or(1).max(1);
         let mut batch = (READ / read).max(1);
         if matches!(placed.transform, Transform::ViaF32(_)) {
             batch = batch.min((FLOATS / units.elements).max(1));
         }
+        batch = (batch / per_row).max(1) * per_row;
         while from < to {
             let next = (from + batch).min(to);
             match placed.transform {
@@ -241,6 +256,13 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
                 }
             }
         }
+        if let Some(merge) = placed.merge {
+            let columns = item.columns() as usize;
+            let first = range.start / placed.units_per_row();
+            for (index, row) in (first..).zip(floats.chunks_exact_mut(columns.max(1))) {
+                merge.apply(self.work.isa, index, row, &mut self.merging);
+            }
+        }
         let limit = if ty == WeightType::F16 { F16_LIMIT } else { f32::INFINITY };
         scratch.resize(units.bytes as usize, 0);
         for (unit, row) in (range.start..).zip(floats.chunks_exact(columns.max(1))) {
@@ -308,7 +330,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     fn source(&self, item: &Item) -> std::path::PathBuf {
         let file = match &item.data {
             ItemData::Pieces(pieces) => pieces.first().map_or(0, |piece| piece.file),
-            ItemData::Values(_) => 0,
+            ItemData::Bytes(_) => 0,
         };
         self.work.maps.get(file).map(|map| map.path().to_owned()).unwrap_or_default()
     }

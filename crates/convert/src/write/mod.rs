@@ -6,6 +6,7 @@
 
 mod item;
 mod maker;
+mod merge;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -19,13 +20,15 @@ use alight_formats::ggml::blocks::Losses;
 use alight_formats::gguf::MAX_HEADER;
 use alight_formats::gguf::write::Builder;
 use alight_formats::packed::PACKED_ALIGNMENT;
-use alight_kernels::Isa;
+use alight_kernels::{Isa, WeightType};
 use alight_pages::Threads;
 use alight_pages::assemble::{AssembleError, Reader, assemble};
 
 pub(crate) use item::{
     Change, Elements, Importance, Item, ItemData, Order, Piece, Scales, Tiles, Transform,
 };
+
+pub(crate) use merge::{Dora, LowRank, Merge, Term};
 
 use crate::dest::Target;
 use crate::files::Files;
@@ -45,6 +48,8 @@ pub(crate) struct Plan {
     items: Vec<Item>,
     /// Importance of the columns of tensors, by tensor name.
     importance: HashMap<String, Importance>,
+    /// Changes of tensors by adapters, by tensor name.
+    merges: HashMap<String, Merge>,
     /// Offset of each tensor in the file.
     starts: Vec<u64>,
     /// Bytes of the file: whole pages.
@@ -88,12 +93,17 @@ impl Plan {
         let start = builder.data_start(&header);
         let starts: Vec<u64> = builder.layout().iter().map(|t| start + t.offset).collect();
         let len = (start + builder.data_end()).next_multiple_of(PACKED_ALIGNMENT);
-        Ok(Plan { header, items, importance: HashMap::new(), starts, len })
+        Ok(Plan { header, items, importance: HashMap::new(), merges: HashMap::new(), starts, len })
     }
 
     /// The same, with the importance of the columns of some tensors.
     pub(crate) fn weighted(self, importance: HashMap<String, Importance>) -> Plan {
         Plan { importance, ..self }
+    }
+
+    /// The same, with the changes by adapters of tensors that consist of pieces.
+    pub(crate) fn merged(self, merges: HashMap<String, Merge>) -> Plan {
+        Plan { merges, ..self }
     }
 
     /// The tensors, in the order of the file.
@@ -121,11 +131,15 @@ impl Plan {
         }
         let place = |(item, start): (_, &u64)| {
             let item: &Item = item;
+            let merge = self.merges.get(&item.name);
             // Checked when the plan was made.
-            let transform = item.transform().unwrap_or(Transform::Copy);
+            let mut transform = item.transform().unwrap_or(Transform::Copy);
+            if let (Some(_), Some(ty)) = (merge, WeightType::of(item.to)) {
+                transform = Transform::ViaF32(ty);
+            }
             let (units, nbytes) = (Units::of(item), item.nbytes());
             let importance = self.importance.get(&item.name);
-            Placed { item, transform, importance, units, start: *start, nbytes }
+            Placed { item, transform, importance, merge, units, start: *start, nbytes }
         };
         let places: Vec<_> = self.items.iter().zip(&self.starts).map(place).collect();
         let computes = places.iter().any(|placed| matches!(placed.transform, Transform::ViaF32(_)));

@@ -41,7 +41,7 @@ impl Units {
         let (columns, rows) = shape(item);
         let pieces: Vec<Piece> = match &item.data {
             ItemData::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
-            ItemData::Values(_) => Vec::new(),
+            ItemData::Bytes(_) => Vec::new(),
         };
         let whole = pieces.iter().all(|piece| piece.columns == columns);
         let mut elements = columns;
@@ -156,7 +156,10 @@ fn divided(piece: &Piece, n: u64) -> Piece {
 pub(crate) fn fit(item: &Item) -> bool {
     let (columns, rows) = shape(item);
     let pieces: Vec<Piece> = match &item.data {
-        ItemData::Values(values) => return rows == 1 && values.len() as u64 == columns,
+        ItemData::Bytes(bytes) => {
+            let row = item.to.row_bytes(item.columns());
+            return row.and_then(|row| row.checked_mul(item.rows())) == Some(bytes.len() as u64);
+        }
         ItemData::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
     };
     let heads = item.heads.is_none_or(|heads| {

@@ -19,8 +19,8 @@ pub use experts::{
 };
 pub use pack_products::{JoinFn, Packing, multiply_and_pack};
 pub use products::{
-    ColumnsFn, Extras, LowRank, Product, UNIT_ROWS, multiply, multiply_greatest, multiply_low_rank,
-    room_for_products,
+    ColumnsFn, CorrectFn, Extras, LowRank, Product, UNIT_ROWS, each_token, multiply,
+    multiply_greatest, room_for_products,
 };
 pub use recurrent::{DeltaRule, HeadRows, LinearAttention, SelectiveScan, StateSpace};
 pub use rows::{Cut, PackFn, RowFn, Rows, cut_rows, each_row, gather, pack};

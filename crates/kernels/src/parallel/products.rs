@@ -36,7 +36,7 @@ pub fn room_for_products(of_each_row: usize) -> usize {
     KEPT.max(of_each_row * UNIT_ROWS)
 }
 
-/// Some rows of a matrix, and where their products are written; a bias and a low-rank correction, which are added to them.
+/// Some rows of a matrix, and where their products are written; what is added to them.
 pub struct Product<'a> {
     matrix: Matrix<'a>,
     rows: Range<usize>,
@@ -44,25 +44,26 @@ pub struct Product<'a> {
     extras: Extras<'a>,
 }
 
+/// Adds something of its own to products: `f(token, rows of the matrix, their products)`.
+pub type CorrectFn<'a> = dyn Fn(usize, Range<usize>, &mut [f32]) + Sync + 'a;
+
 /// Additions to the products of a matrix `[rows, columns]` with a token.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Extras<'a> {
     /// `[rows]`
     pub bias: Option<&'a [f32]>,
-    /// Each is added separately, in this order, before the bias.
-    pub low_rank: &'a [LowRank<'a>],
+    /// Called before the bias is added.
+    pub correct: Option<&'a CorrectFn<'a>>,
 }
 
-/// A low-rank correction (LoRA: Hu et al. 2021): `scale · Σ b[r, k] · ax[t, k]` is added to row `r` of a product with token `t`, where `ax` has
-/// the products of the other factor with the tokens.
+/// The second factor of a low-rank correction (LoRA: Hu et al. 2021): `scale · Σ b[r, k] · ax[k]` is added to row `r` of a product with a token,
+/// where `ax` has the products of the first factor with the token.
 #[derive(Clone, Copy, Debug)]
 pub struct LowRank<'a> {
     /// `[rows, rank]`
     pub b: &'a [f32],
-    /// `[tokens, rank]`
+    /// `[rank]`
     pub ax: &'a [f32],
-    /// The rank.
-    pub rank: usize,
     /// Factor on the correction.
     pub scale: f32,
 }
@@ -70,7 +71,7 @@ pub struct LowRank<'a> {
 impl Extras<'_> {
     /// Returns true if there is nothing to add.
     pub fn is_empty(&self) -> bool {
-        self.bias.is_none() && self.low_rank.is_empty()
+        self.bias.is_none() && self.correct.is_none()
     }
 
     /// Adds rows `rows` to the products of token `t`.
@@ -78,7 +79,9 @@ impl Extras<'_> {
     /// # Panics
     /// If they are not as long as the matrix has rows.
     pub fn add(&self, isa: Isa, t: usize, rows: Range<usize>, products: &mut [f32]) {
-        self.low_rank.iter().for_each(|one| one.add(isa, t, (rows.start, 1), products));
+        if let Some(correct) = self.correct {
+            correct(t, rows.clone(), products);
+        }
         if let Some(bias) = self.bias {
             vec::add_assign(isa, products, &bias[rows]);
         }
@@ -86,42 +89,30 @@ impl Extras<'_> {
 }
 
 impl LowRank<'_> {
-    /// Adds rows `first`, `first + step`, … of the correction to the products of token `t`.
+    /// Adds rows `first`, `first + step`, … of the correction to products.
     ///
     /// # Panics
     /// If it has fewer rows.
-    pub fn add(&self, isa: Isa, t: usize, (first, step): (usize, usize), products: &mut [f32]) {
-        let LowRank { b, ax, rank, scale } = *self;
-        let ax = &ax[t * rank..][..rank];
-        let rows = b[first * rank..].chunks_exact(rank).step_by(step);
-        assert!(products.len() <= rows.len(), "a correction with fewer rows");
-        for (product, b) in products.iter_mut().zip(rows) {
-            *product += scale * vec::dot(isa, b, ax);
-        }
+    pub fn add(&self, isa: Isa, (first, step): (usize, usize), products: &mut [f32]) {
+        let LowRank { b, ax, scale } = *self;
+        vec::add_multiplied_rows(isa, (&b[first * ax.len()..], step), ax, scale, products);
         vec::infinite_to_nan(isa, products);
     }
 }
 
-/// Computes the products `[tokens, rank]` of each token of a set, which has them as floats, with its `a(token)` `[rank, columns]`, if it has
-/// one. Each is a separate sum, in the order of [`vec::dot`].
+/// Calls `f(token, its values, its row of the output)` for each token of a set, which has them as floats.
 ///
 /// # Panics
-/// If the set has no floats, or a slice is too short.
-pub fn multiply_low_rank<'a, T: Threads>(
+/// If the set has no floats, or the output is too short.
+pub fn each_token<T: Threads>(
     threads: &mut T,
-    rank: usize,
-    a: &(dyn Fn(usize) -> Option<&'a [f32]> + Sync),
     x: &Activations,
-    ax: &mut [f32],
+    out: Rows<'_>,
+    f: &(dyn Fn(usize, &[f32], &mut [f32]) + Sync),
 ) {
     assert!(x.formats().covers((WeightType::F32, Layout::Rows)), "tokens as floats");
-    let rows = [Rows::new(ax, rank)];
-    each_row(threads, x.rows().all(), Cut::default(), rows, &|t, [ax], _| {
-        let Some(a) = a(t) else { return };
-        let x_row = x.tokens_in(t..t + 1).float(0);
-        for (out, a) in ax.iter_mut().zip(a.chunks_exact(x.cols())) {
-            *out = vec::dot(x.isa(), a, x_row);
-        }
+    each_row(threads, x.rows().all(), Cut::default(), [out], &|t, [out], _| {
+        f(t, x.float_row(t), out);
     });
 }
 

@@ -40,6 +40,7 @@ use crate::parts::batch::{RowInput, Span};
 use crate::parts::buffers::{BufferSizes, Buffers, WorkSize};
 use crate::parts::compute::Compute;
 use crate::parts::experts::Experts;
+use crate::parts::row_adapters::{NO_ADAPTERS, RowAdapters};
 use crate::parts::step::{Order, Step};
 use crate::parts::token_input::TokenInputs;
 use crate::spec::{HeadActivation, Mixer, ModelSpec};
@@ -85,8 +86,8 @@ impl<'m> Net<'m> {
         &self.cancel
     }
 
-    fn compute(&self) -> Compute<'_> {
-        Compute { pool: self.pool, isa: self.isa, cancel: &self.cancel }
+    fn compute<'s>(&'s self, adapters: &'s RowAdapters) -> Compute<'s> {
+        Compute { pool: self.pool, isa: self.isa, cancel: &self.cancel, adapters }
     }
 
     /// Checks that the results of the regions before are complete.
@@ -194,6 +195,14 @@ impl<'m> Net<'m> {
         self.run_layers(b, cache, false)
     }
 
+    /// Calls `f` with the adapters of the rows, which are not in the buffers meanwhile.
+    fn with_adapters<T>(b: &mut Buffers, f: impl FnOnce(&mut Buffers, &RowAdapters) -> T) -> T {
+        let adapters = std::mem::take(&mut b.adapters);
+        let result = f(b, &adapters);
+        b.adapters = adapters;
+        result
+    }
+
     /// As [`Net::run`], but all rows pass through all layers, and `show(buffers, span)` is called for each span while row `i` of `b.x` is that of row
     /// `i` of `b.batch`, requested or not.
     ///
@@ -208,14 +217,25 @@ impl<'m> Net<'m> {
         self.run_layers(b, cache, true)?;
         b.batch.all_spans().iter().try_for_each(|span| show(b, span))?;
         b.keep_wanted(self.spec.hidden_size, |_, _, _| {});
+        b.adapters.keep_wanted();
         Ok(())
     }
 
     fn run_layers(&self, b: &mut Buffers, cache: &mut Cache, all: bool) -> Result<(), StepError> {
         b.take(self.store, cache);
-        self.embed(b)?;
+        Self::with_adapters(b, |b, adapters| self.run_adapted(b, adapters, cache, all))
+    }
+
+    fn run_adapted(
+        &self,
+        b: &mut Buffers,
+        adapters: &RowAdapters,
+        cache: &mut Cache,
+        all: bool,
+    ) -> Result<(), StepError> {
+        self.embed(b, adapters)?;
         let mut step = Step {
-            compute: self.compute(),
+            compute: self.compute(adapters),
             store: self.store,
             hidden: self.spec.hidden_size,
             norm_eps: self.spec.norm.eps,
@@ -286,7 +306,7 @@ impl<'m> Net<'m> {
         if let Some(contribution) = pending {
             let (isa, n, hidden) = (self.isa, step.rows().all(), step.hidden);
             let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
-            self.compute().each_row(n, rows, &b.threads, &|_, [x, y], _| {
+            self.compute(adapters).each_row(n, rows, &b.threads, &|_, [x, y], _| {
                 contribution.add_to(isa, x, y);
             });
         }
@@ -301,7 +321,7 @@ impl<'m> Net<'m> {
     }
 
     /// Fills the residual stream with the embeddings of the tokens, and computes the angles of their positions.
-    fn embed(&self, b: &mut Buffers) -> Result<(), StepError> {
+    fn embed(&self, b: &mut Buffers, adapters: &RowAdapters) -> Result<(), StepError> {
         let (isa, spec) = (self.isa, self.spec);
         self.wait(arrival::EMBEDDING)?;
         let embed = self.weights.embed.view(self.store);
@@ -309,10 +329,11 @@ impl<'m> Net<'m> {
         let rows = [Rows::new(&mut b.x, spec.hidden_size)];
         let tables = self.weights.tables.map(|tables| tables.view(self.store));
         let batch = &b.batch;
-        self.compute().each_row(n, rows, &b.threads, &|i, [x], scratch| {
+        self.compute(adapters).each_row(n, rows, &b.threads, &|i, [x], scratch| {
             match batch.input(i) {
                 RowInput::Token(token) => {
                     embed.dequantize_row(token as usize, x);
+                    adapters.change_embedding(isa, i, token as usize, x);
                     if spec.embedding_scale != 1.0 {
                         vec::scale(isa, x, spec.embedding_scale);
                     }
@@ -333,7 +354,7 @@ impl<'m> Net<'m> {
         let mut values = std::mem::take(&mut b.angles.values);
         let rows = [Rows::new(&mut values, b.angles.width)];
         let (angles, batch) = (&b.angles, &b.batch);
-        self.compute().each_row(n, rows, &b.threads, &|i, [row], _| {
+        self.compute(adapters).each_row(n, rows, &b.threads, &|i, [row], _| {
             let long = self.long_rope.as_ref().filter(|_| batch.is_long(i));
             for (rope, (table, [cos, sin])) in angles.places(&self.ropes).enumerate() {
                 let table = long.filter(|_| rope == 0).unwrap_or(table);
@@ -352,14 +373,14 @@ impl<'m> Net<'m> {
         let (hidden, all) = (spec.hidden_size, b.token_input_width);
         let formats = ActivationFormats::of(inputs.projection.kinds());
         let x = Rows::new(&mut b.x, hidden);
-        self.compute().pack_rows(n, x, &mut b.acts, formats, &b.threads);
+        self.compute(&NO_ADAPTERS).pack_rows(n, x, &mut b.acts, formats, &b.threads);
         let projection = inputs.projection.view(self.store);
         let rows = Rows::new(&mut b.token_inputs, all);
-        self.compute().project(&projection, rows, &b.acts, &b.threads);
+        self.compute(&NO_ADAPTERS).project(&projection, rows, &b.acts, &b.threads);
         let (table, width) = (inputs.table.view(self.store), inputs.norm.weight.len());
         let rows = [Rows::new(&mut b.token_inputs, all)];
         let tokens = b.batch.tokens();
-        self.compute().each_row(n.all(), rows, &b.threads, &|i, [row], scratch| {
+        self.compute(&NO_ADAPTERS).each_row(n.all(), rows, &b.threads, &|i, [row], scratch| {
             vec::scale(isa, row, 1.0 / (hidden as f32).sqrt());
             for slice in row.chunks_exact_mut(width) {
                 inputs.norm.apply(isa, slice);
@@ -378,7 +399,7 @@ impl<'m> Net<'m> {
         let formats = ActivationFormats::of(join.projection.kinds());
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.streams, hidden)];
         let (acts, threads) = (&mut b.acts, &b.threads);
-        self.compute().pack(
+        self.compute(&NO_ADAPTERS).pack(
             n,
             2 * hidden,
             rows,
@@ -394,7 +415,12 @@ impl<'m> Net<'m> {
             },
         );
         let projection = join.projection.view(self.store);
-        self.compute().project(&projection, Rows::new(&mut b.x, hidden), &b.acts, &b.threads);
+        self.compute(&NO_ADAPTERS).project(
+            &projection,
+            Rows::new(&mut b.x, hidden),
+            &b.acts,
+            &b.threads,
+        );
     }
 
     /// Computes the final hidden state `[hidden]` of a row of the residual stream, after the output norm: the input of the logits.
@@ -423,11 +449,16 @@ impl<'m> Net<'m> {
             let n = RowCounts::new(Precision::Bits16, 1);
             let formats = ActivationFormats::of(linear.kinds());
             let input = Rows::new(x, linear.cols());
-            self.compute().pack_rows(n, input, &mut b.acts, formats, &b.threads);
+            self.compute(&NO_ADAPTERS).pack_rows(n, input, &mut b.acts, formats, &b.threads);
             y.clear();
             y.resize(linear.rows(), 0.0);
             let output = Rows::new(y, linear.rows());
-            self.compute().project(&linear.view(self.store), output, &b.acts, &b.threads);
+            self.compute(&NO_ADAPTERS).project(
+                &linear.view(self.store),
+                output,
+                &b.acts,
+                &b.threads,
+            );
             std::mem::swap(x, y);
         };
         if !rank {
@@ -466,20 +497,42 @@ impl<'m> Net<'m> {
         logits: &mut [f32],
         greatest: Option<&mut [Greatest]>,
     ) -> Result<bool, StepError> {
+        Self::with_adapters(b, |b, adapters| {
+            adapters.begin_at(first);
+            self.adapted_logits(b, adapters, (first, n), logits, greatest)
+        })
+    }
+
+    fn adapted_logits(
+        &self,
+        b: &mut Buffers,
+        adapters: &RowAdapters,
+        (first, n): (usize, RowCounts),
+        logits: &mut [f32],
+        greatest: Option<&mut [Greatest]>,
+    ) -> Result<bool, StepError> {
         let (isa, spec, w) = (self.isa, self.spec, self.weights);
         let hidden = spec.hidden_size;
         let output = w.output.expect("a network with an output matrix");
         let formats = ActivationFormats::of(output.kinds());
         let rows = [Rows::starting_at(&mut b.x, hidden, first)];
         let (acts, threads) = (&mut b.acts, &b.threads);
-        self.compute().pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
-            let row = &mut scratch.row[..hidden];
-            match w.output_norm {
-                Some(norm) => norm.apply_to(isa, x, row),
-                None => row.copy_from_slice(x),
-            }
-            put(row);
-        });
+        self.compute(adapters).pack(
+            n,
+            hidden,
+            rows,
+            acts,
+            formats,
+            threads,
+            &|_, [x], scratch, put| {
+                let row = &mut scratch.row[..hidden];
+                match w.output_norm {
+                    Some(norm) => norm.apply_to(isa, x, row),
+                    None => row.copy_from_slice(x),
+                }
+                put(row);
+            },
+        );
         self.wait(self.store.output_section())?;
         let output = output.view(self.store);
         let rows = Rows::new(logits, spec.vocab);
@@ -492,7 +545,8 @@ impl<'m> Net<'m> {
             }
         };
         let rises = spec.logit_scale > 0.0 && spec.logit_softcap.is_none_or(|cap| cap > 0.0);
-        let greatest = greatest.filter(|_| rises && output.is_plain());
+        let plain = output.bias.is_none() && !adapters.changes(output.number().0);
+        let greatest = greatest.filter(|_| rises && plain);
         let few = greatest.and_then(|greatest| {
             best::begin(&output.matrix, &*acts, greatest).then_some(&*greatest)
         });
@@ -502,13 +556,19 @@ impl<'m> Net<'m> {
                 // The soft cap is computed to a few units in the last place: 2⁻²⁰ of the cap are more.
                 let slack = spec.logit_softcap.map_or(0.0, |cap| cap / (1 << 18) as f32);
                 let to = (rows, Finish { apply: &finish, slack });
-                let threads = &mut self.compute().threads(threads);
+                let threads = &mut self.compute(adapters).threads(threads);
                 multiply_greatest(threads, &output.matrix, acts, greatest, to);
             }
             None => {
                 let finish =
                     |_: usize, _: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| finish(row);
-                self.compute().multiply([[&output]], [[rows]], acts, threads, Some(&finish));
+                self.compute(adapters).multiply(
+                    [[&output]],
+                    [[rows]],
+                    acts,
+                    threads,
+                    Some(&finish),
+                );
             }
         }
         self.store.priority().release();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::generate::Finish;
 use super::sampler::SamplerOptions;
+use crate::adapters::AdapterSet;
 use crate::error::ModelError;
 use crate::spec::{ModelSpec, Pooling};
 
@@ -25,6 +26,8 @@ pub struct Request {
     /// Computed prompts are shared only between requests with the same salt. Where users must not be able to infer from response times what others
     /// have sent, each user has a salt.
     pub salt: Box<str>,
+    /// The adapters that it is computed with. Requests with other adapters, or other scales, share nothing.
+    pub adapters: AdapterSet,
     /// Outputs for the prompt, in addition to its continuation.
     pub of_prompt: OfPrompt,
     /// True if the logits of [`Event::Token`] are not looked at. Those of tokens that could not be chosen may then not be computed, if that is faster: they

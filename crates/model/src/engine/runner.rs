@@ -14,6 +14,7 @@ use super::net::Net;
 use super::proposer::Proposer;
 use super::sequence::Sequence;
 use super::speculate::{MAX_DRAFT, StepPlanner};
+use crate::adapters::AdapterSet;
 use crate::cache::{Cache, CacheError};
 use crate::cancel::Cancel;
 use crate::error::ModelError;
@@ -221,6 +222,38 @@ impl<'m> Runner<'m> {
         Ok(found)
     }
 
+    /// Gives a sequence, of which nothing is computed yet, its adapters.
+    ///
+    /// # Errors
+    /// One of them is of another model.
+    pub(super) fn adapt(
+        &mut self,
+        sequence: &mut Sequence,
+        set: &AdapterSet,
+    ) -> Result<(), ModelError> {
+        self.check_adapters(set)?;
+        self.adapt_checked(sequence, set);
+        Ok(())
+    }
+
+    /// Gives a sequence adapters that are of this model.
+    pub(super) fn adapt_checked(&mut self, sequence: &mut Sequence, set: &AdapterSet) {
+        self.buffers.adapters.set(sequence.index, set);
+        sequence.adapters = set.clone();
+    }
+
+    /// Checks that adapters are of this model.
+    ///
+    /// # Errors
+    /// One of them is of another one.
+    pub(super) fn check_adapters(&self, set: &AdapterSet) -> Result<(), ModelError> {
+        if let Some((adapter, _)) = set.iter().find(|(a, _)| a.base != self.model.identity()) {
+            let (path, model) = (adapter.path().into(), self.model.name().to_owned());
+            return Err(ModelError::OtherBase { path, model });
+        }
+        Ok(())
+    }
+
     /// Prepares a sequence for drafts.
     ///
     /// # Errors
@@ -232,6 +265,7 @@ impl<'m> Runner<'m> {
     /// Begins a step in which `decoding` sequences decode.
     pub(super) fn begin(&mut self, decoding: usize) {
         self.buffers.batch.clear();
+        self.buffers.adapters.clear();
         self.best.begin();
         self.planner.begin(decoding);
     }
@@ -257,6 +291,7 @@ impl<'m> Runner<'m> {
         tokens[0] = token;
         let states = self.cache.has_states();
         self.buffers.batch.push(of, position, &tokens[..rows], want, states);
+        self.buffers.adapters.push(of.sequence, rows, wanted_of_draft(want, states));
         rows
     }
 
@@ -268,6 +303,8 @@ impl<'m> Runner<'m> {
         let batch = &mut self.buffers.batch;
         let first = batch.tokens().len();
         batch.push(of, position, tokens, want, states);
+        self.buffers.adapters.push(of.sequence, rows, want);
+        let batch = &mut self.buffers.batch;
         let hidden = self.model.spec().hidden_size;
         for span in sequence.vectors_at(position..position + rows) {
             let here = span.positions.start.max(position)..span.positions.end.min(position + rows);
@@ -428,7 +465,16 @@ impl<'m> Runner<'m> {
     /// A file has become shorter since it was mapped, or cannot be read.
     fn check(&self) -> Result<(), ModelError> {
         self.cache.check()?;
+        self.buffers.adapters.check()?;
         self.model.check_step(self.seen)
+    }
+}
+
+/// The rows of a draft that are wanted: each of them, if any, where each is a span of its own.
+fn wanted_of_draft(want: LogitRows, spans: bool) -> LogitRows {
+    match want {
+        LogitRows::First | LogitRows::Last if spans => LogitRows::All,
+        _ => want,
     }
 }
 

@@ -24,6 +24,7 @@ use super::request::{Constraint, Event, Request, RequestId};
 use super::runner::{MAX_RESERVED, Runner, RunnerOptions, admit};
 use super::sampler::Sampler;
 use super::speculate::{MAX_DRAFT, Speculate};
+use crate::adapters::AdapterSet;
 use crate::cache::Indexed;
 use crate::cancel::Cancel;
 use crate::error::ModelError;
@@ -236,6 +237,8 @@ impl<'m> Engine<'m> {
         if request.wants_scores() && spec.classifier.is_none() {
             return Err(ModelError::NoClassifier { model: name() });
         }
+        self.runner.check_adapters(&request.adapters)?;
+        request.salt = request.adapters.salt(&request.salt);
         request.place = request.place.filter(|place| *place < self.places.len());
         self.last_id += 1;
         let id = RequestId(self.last_id);
@@ -255,17 +258,17 @@ impl<'m> Engine<'m> {
         self.waiting.len() < before
     }
 
-    /// Writes the cached beginning of a prompt to the folder of prompts, where this process and others find it. Returns the file; `None` if there is
+    /// Writes the cached beginning of a prompt, which was computed with this salt and these adapters, to the folder of prompts, where this process and others find it. Returns the file; `None` if there is
     /// no folder, or nothing to write.
     ///
     /// # Errors
     /// See [`PromptWriteError`]. Only the time that the file would have saved is lost.
     pub fn keep(
         &mut self,
-        salt: &str,
+        (salt, adapters): (&str, &AdapterSet),
         prompt: &[u32],
     ) -> Result<Option<PathBuf>, PromptWriteError> {
-        self.prompts.keep(&mut self.runner, salt, prompt)
+        self.prompts.keep(&mut self.runner, &adapters.salt(salt), prompt)
     }
 
     /// Writes the cached beginning of a prompt to the file at `path`, which only this user may read. It replaces a prompt file of this user's, and no
@@ -275,11 +278,11 @@ impl<'m> Engine<'m> {
     /// See [`PromptWriteError`]. An existing file is left as it was.
     pub fn save(
         &mut self,
-        salt: &str,
+        (salt, adapters): (&str, &AdapterSet),
         prompt: &[u32],
         path: &Path,
     ) -> Result<Option<(usize, u64)>, PromptWriteError> {
-        prompt_store::save(&mut self.runner, salt, prompt, path)
+        prompt_store::save(&mut self.runner, &adapters.salt(salt), prompt, path)
     }
 
     /// Adds the prompt in the file at `path` to the cached prompts. The file is mapped, and not read into memory of this process. Returns the prompt,
@@ -287,14 +290,18 @@ impl<'m> Engine<'m> {
     ///
     /// # Errors
     /// The file is unusable, or there is no capacity for it now: no sequence is free, or prompts are not cached.
-    pub fn restore(&mut self, salt: &str, path: &Path) -> Result<(Vec<u32>, u64), RestoreError> {
+    pub fn restore(
+        &mut self,
+        (salt, adapters): (&str, &AdapterSet),
+        path: &Path,
+    ) -> Result<(Vec<u32>, u64), RestoreError> {
         let free = self.places.iter().position(Option::is_none);
-        prompt_store::restore(&mut self.runner, free, salt, path)
+        prompt_store::restore(&mut self.runner, free, &adapters.salt(salt), path)
     }
 
     /// Drops the cached beginning of a prompt, except for what other prompts share with it. Returns the number of tokens dropped.
-    pub fn forget(&mut self, salt: &str, prompt: &[u32]) -> usize {
-        prompt_store::forget(&mut self.runner, salt, prompt)
+    pub fn forget(&mut self, (salt, adapters): (&str, &AdapterSet), prompt: &[u32]) -> usize {
+        prompt_store::forget(&mut self.runner, &adapters.salt(salt), prompt)
     }
 
     /// Takes the list of prompt files that should have been usable and were not, since the last call.
@@ -404,6 +411,7 @@ impl<'m> Engine<'m> {
         sequence.append(&prompt);
         sequence.set_length(prompt.len());
         sequence.second_segment = request.second_segment;
+        runner.adapt_checked(&mut sequence, &request.adapters);
         let spec = model.spec();
         let states = request.states(spec);
         if self.speculate != Speculate::Off && states.is_none() {

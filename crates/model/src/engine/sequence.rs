@@ -9,6 +9,7 @@ use super::drafter::Drafter;
 use super::generate::Finish;
 use super::request::{Constraint, mask};
 use super::sampler::Sampler;
+use crate::adapters::AdapterSet;
 use crate::error::ModelError;
 
 /// The tokens of a sequence, in this order: computed tokens, prompt tokens that are not computed yet, and at most one generated token that is not
@@ -36,6 +37,8 @@ pub(super) struct Sequence {
     pub(super) second_segment: Option<usize>,
     /// The proposer of drafts, while drafts are requested.
     pub(super) drafter: Option<Drafter>,
+    /// What its projections are changed by.
+    pub(super) adapters: AdapterSet,
 }
 
 /// Consecutive rows that begin with vectors.
@@ -63,6 +66,7 @@ impl Sequence {
             vectors: Vec::new(),
             second_segment: None,
             drafter: None,
+            adapters: AdapterSet::default(),
         }
     }
 

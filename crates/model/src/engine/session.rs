@@ -14,6 +14,7 @@ use super::runner::{Restored, Runner, RunnerOptions, SNAPSHOT_EVERY, admit};
 use super::sampler::Sampler;
 use super::sequence::{Choice, Sequence};
 use super::speculate::{MAX_DRAFT, Speculate};
+use crate::adapters::AdapterSet;
 use crate::cancel::Cancel;
 use crate::error::ModelError;
 use crate::open::Model;
@@ -117,6 +118,24 @@ impl<'m> Session<'m> {
         self.runner.draft_with_mtp(1)
     }
 
+    /// Changes what the sequence is computed with. Everything that it has is forgotten, unless it has the same adapters already.
+    ///
+    /// # Errors
+    /// An adapter was opened for another model.
+    pub fn set_adapters(&mut self, adapters: &AdapterSet) -> Result<(), ModelError> {
+        if self.sequence.adapters != *adapters {
+            self.truncate(0);
+            self.runner.cache.clear(0);
+            self.runner.adapt(&mut self.sequence, adapters)?;
+        }
+        Ok(())
+    }
+
+    /// The adapters that the sequence is computed with.
+    pub fn adapters(&self) -> &AdapterSet {
+        &self.sequence.adapters
+    }
+
     /// Lets `cancel` end calls early, with [`ModelError::Cancelled`]: the sequence is then as after any other error.
     pub fn cancel_by(&mut self, cancel: Cancel) {
         self.runner.cancel_by(cancel);
@@ -133,7 +152,8 @@ impl<'m> Session<'m> {
         }
         self.sequence.append(prompt);
         self.sequence.set_length(prompt.len());
-        let restored = self.runner.restore(&mut self.sequence, folder, "", 0);
+        let salt = self.sequence.adapters.salt("");
+        let restored = self.runner.restore(&mut self.sequence, folder, &salt, 0);
         self.sequence.truncate(restored.positions);
         self.keep_place(true);
         restored
@@ -151,7 +171,8 @@ impl<'m> Session<'m> {
         if prompt.len() < MIN_TOKENS || other {
             return Ok(None);
         }
-        let key = self.runner.key(self.sequence.is_long(), "");
+        let salt = self.sequence.adapters.salt("");
+        let key = self.runner.key(self.sequence.is_long(), &salt);
         match self.runner.cache.contents(0, key, self.model().name(), prompt) {
             Some(contents) => folder.write(&contents),
             None => Ok(None),

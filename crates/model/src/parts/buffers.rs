@@ -11,6 +11,7 @@ use alight_kernels::parallel::{self, Rows};
 use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::batch::Batch;
+use super::row_adapters::RowAdapters;
 use crate::cache::Cache;
 use crate::parts::experts::{ExpertsBuffers, ExpertsWork};
 use crate::parts::latent_attention::{LatentBuffers, LatentWork};
@@ -48,6 +49,13 @@ impl WorkSize {
     fn room_for_products(&self, batch: usize) -> usize {
         // A dense part keeps the products of two matrices for each token, a mixture those of each slot and of its shared network.
         parallel::room_for_products((2 * batch).max(self.experts.slots(batch) + batch))
+    }
+
+    /// Returns the number of rows that projections are multiplied with in one call, each projection's counted.
+    fn products(&self, batch: usize) -> usize {
+        /// Projections that are multiplied with the same rows.
+        const TOGETHER: usize = 4;
+        (TOGETHER * batch).max(self.experts.slots(batch)).max(self.latent.slots(batch))
     }
 
     /// Returns the sizes sufficient for either of two parts.
@@ -128,6 +136,8 @@ impl Angles {
 pub(crate) struct Buffers {
     /// The rows that are computed.
     pub(crate) batch: Batch,
+    /// Their adapters.
+    pub(crate) adapters: RowAdapters,
     /// The residual stream, `[batch, hidden]`.
     pub(crate) x: Vec<f32>,
     /// The output of a part, which is added to it, `[batch, hidden]`.
@@ -214,6 +224,7 @@ impl Buffers {
         let rows = |width: usize| vec![0.0; batch * width];
         Buffers {
             batch: Batch::new(batch, sizes.prompt),
+            adapters: RowAdapters::new(batch, work.products(batch)),
             x: rows(hidden_size),
             y: rows(hidden_size),
             q: rows(work.q),

@@ -115,7 +115,8 @@ impl Part for ChannelMix {
         pack_shifted(&self.shares, ActivationFormats::of(self.key.kinds()), step);
         let n = step.rows().all();
         let b = &mut *step.buffers;
-        let to = (&mut b.activated, ActivationFormats::of(self.value.kinds()));
+        let formats = ActivationFormats::of(self.value.kinds());
+        let to = (&mut b.activated, step.compute.adapters.formats(formats));
         let activate = |_: Range<usize>, [up]: [&mut [f32]; 1]| gate::relu_squared(isa, up);
         let to = Packing::new(&b.acts, width, to, &mut b.gate);
         step.compute.multiply_and_pack([&key], &b.acts, &b.threads, &activate, &to);

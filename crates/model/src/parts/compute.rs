@@ -7,24 +7,26 @@ use alight_kernels::Isa;
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, RowCounts};
 use alight_kernels::parallel::{
-    self, ColumnsFn, Cost, Cut, Extras, JoinFn, LowRank, PackFn, Packing, Place, Product, RowFn,
-    Rows, Scratch as KernelScratch, Threads,
+    self, ColumnsFn, Cost, Cut, Extras, JoinFn, PackFn, Packing, Place, Product, RowFn, Rows,
+    Scratch as KernelScratch, Threads,
 };
 
 use super::batch::Batch;
 use super::buffers::Scratch;
+use super::row_adapters::{Corrections, NO_ADAPTERS, RowAdapters, RowOf};
 use crate::cache::Cache;
 use crate::cancel::Cancel;
-use crate::tensors::{AdapterPart, LinearView, Projection};
+use crate::tensors::{LinearView, Projection};
 use crate::threads::{PerThread, Pool};
 
-/// The kernels' SIMD level, and the threads that they run on.
+/// The kernels' SIMD level, the threads that they run on, and the adapters of the rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Compute<'m> {
     pub(crate) pool: &'m Pool,
     pub(crate) isa: Isa,
     /// When it is cancelled, what is left of a region is not computed, and its results mean nothing.
     pub(crate) cancel: &'m Cancel,
+    pub(crate) adapters: &'m RowAdapters,
 }
 
 /// The threads of the pool, each with its own memory.
@@ -100,6 +102,7 @@ impl<'m> Compute<'m> {
         f: &PackFn<'_, Scratch, N>,
     ) {
         let threads = &mut self.threads(threads);
+        let formats = self.adapters.formats(formats);
         parallel::pack(threads, self.isa, (n, cols), buffers, (acts, formats), f);
     }
 
@@ -127,15 +130,26 @@ impl<'m> Compute<'m> {
         then: Option<&ColumnsFn<'_, M>>,
     ) {
         let threads = &mut self.threads(threads);
-        let corrections = corrections(groups.as_flattened().iter().copied(), acts, threads);
-        let low_rank = low_rank(groups.as_flattened().iter().copied(), &corrections);
-        let mut linears = groups.as_flattened().iter().enumerate();
+        let linears = groups.as_flattened();
+        linears.iter().for_each(|linear| linear.measure(acts));
+        let row_of = |token| Some(token);
+        let corrections = self.corrections(linears, &row_of, acts, threads);
+        let correct = std::array::from_fn::<_, G, _>(|g| {
+            std::array::from_fn::<_, M, _>(|m| {
+                let (corrections, linear) = (&corrections, groups[g][m]);
+                move |token: usize, rows: Range<usize>, products: &mut [f32]| {
+                    let place = (token, g * M + m);
+                    corrections.add(place, linear.number(), (rows.start, 1), products);
+                }
+            })
+        });
+        let mut linears = linears.iter().zip(correct.as_flattened());
         let products = outputs.map(|group| {
             group.map(|rows| {
-                let (i, linear) = linears.next().expect("a projection per output");
-                let low_rank = low_rank.get(i).map_or(&[][..], |corrections| corrections);
-                let extras = Extras { bias: linear.bias, low_rank };
-                Product::new(linear.matrix, rows).with(extras)
+                let (linear, correct) = linears.next().expect("a projection per output");
+                let changed = !corrections.is_empty() && self.adapters.changes(linear.number().0);
+                let correct = changed.then_some(correct as _);
+                Product::new(linear.matrix, rows).with(Extras { bias: linear.bias, correct })
             })
         });
         parallel::multiply(threads, &products, acts, then);
@@ -152,11 +166,18 @@ impl<'m> Compute<'m> {
         to: &Packing<'_>,
     ) {
         let threads = &mut self.threads(threads);
-        let corrections = corrections(linears.iter().copied(), acts, threads);
-        let low_rank = low_rank(linears.iter().copied(), &corrections);
+        linears.iter().for_each(|linear| linear.measure(acts));
+        let row_of = |token| Some(token);
+        let corrections = self.corrections(&linears, &row_of, acts, threads);
+        let correct = std::array::from_fn::<_, M, _>(|i| {
+            let (corrections, linear) = (&corrections, linears[i]);
+            move |token: usize, rows: Range<usize>, products: &mut [f32]| {
+                corrections.add((token, i), linear.number(), (rows.start, 1), products);
+            }
+        });
         let extras: [Extras<'_>; M] = std::array::from_fn(|i| Extras {
             bias: linears[i].bias,
-            low_rank: low_rank.get(i).map_or(&[][..], |corrections| corrections),
+            correct: (!corrections.is_empty()).then_some(&correct[i] as _),
         });
         let matrices = linears.map(|linear| &linear.matrix);
         if extras.iter().all(Extras::is_empty) {
@@ -209,60 +230,41 @@ impl<'m> Compute<'m> {
         self.multiply([[w]], [[out]], acts, threads, None);
     }
 
-    /// Measures the inputs of the projections that the slots of places go through, if that was asked for, and returns for each adapter of the projections that the slots of places go through the products `[slots, rank]` of its first factor with
-    /// the packed activations. Nothing is allocated if there are no adapters.
-    pub(crate) fn slot_corrections<'l>(
+    /// Measures the inputs of the projections that the slots of places go through, if that was asked for, and returns what the adapters of the rows that
+    /// slots are of add to their products.
+    pub(crate) fn slot_corrections<'c, 'l>(
         &self,
         projection: &(dyn Fn(usize) -> Projection<'l> + Sync),
-        (acts, places): (&Activations, &[Place]),
+        (acts, places): (&'c Activations, &[Place]),
+        row_of: &'c RowOf<'c>,
         threads: &PerThread<Scratch>,
-    ) -> Vec<Vec<f32>> {
-        let Some(first) = places.first() else { return Vec::new() };
+    ) -> Corrections<'c>
+    where
+        'm: 'c,
+    {
         places.iter().for_each(|place| projection(place.matrix).measure(acts, place));
-        let adapters = projection(first.matrix).linear.adapters.iter();
-        let products = adapters.map(|adapter| {
-            let mut ax = vec![0.0; acts.rows().all() * adapter.rank];
-            let a = |slot| {
-                let Projection { linear, index, .. } = projection(Place::of(slot, places)?.matrix);
-                Some(adapter.part(linear, index).a)
-            };
-            let threads = &mut self.threads(threads);
-            parallel::multiply_low_rank(threads, adapter.rank, &a, acts, &mut ax);
-            ax
-        });
-        products.collect()
+        let number = |slot| Some(projection(Place::of(slot, places)?.matrix).number());
+        let changed =
+            places.iter().any(|place| self.adapters.changes(projection(place.matrix).number().0));
+        let adapters = if changed { self.adapters } else { &NO_ADAPTERS };
+        let threads = &mut self.threads(threads);
+        Corrections::new((adapters, row_of), threads, 1, &|slot, _| number(slot), acts)
     }
-}
 
-/// Returns the products `[tokens, rank]` of the first factors of all adapters of some projections with the packed activations, in order; and
-/// measures their inputs, if that was asked for.
-/// Nothing is allocated if there are no adapters.
-fn corrections<'l>(
-    linears: impl Iterator<Item = &'l LinearView<'l>> + Clone,
-    acts: &Activations,
-    threads: &mut PoolThreads<'_>,
-) -> Vec<Vec<f32>> {
-    linears.clone().for_each(|linear| linear.measure(acts));
-    let adapters = linears.flat_map(LinearView::adapters);
-    let products = adapters.map(|adapter| {
-        let mut ax = vec![0.0; acts.rows().all() * adapter.rank];
-        let a = |_| Some(adapter.a);
-        parallel::multiply_low_rank(threads, adapter.rank, &a, acts, &mut ax);
-        ax
-    });
-    products.collect()
-}
-
-/// Returns the additions of adapters to each projection, from their [`corrections`]; empty if there are none.
-fn low_rank<'l>(
-    linears: impl Iterator<Item = &'l LinearView<'l>>,
-    corrections: &'l [Vec<f32>],
-) -> Vec<Vec<LowRank<'l>>> {
-    if corrections.is_empty() {
-        return Vec::new();
+    /// Returns what the adapters of rows add to the products of projections.
+    fn corrections<'c>(
+        &self,
+        linears: &[&LinearView<'_>],
+        row_of: &'c RowOf<'c>,
+        acts: &'c Activations,
+        threads: &mut PoolThreads<'_>,
+    ) -> Corrections<'c>
+    where
+        'm: 'c,
+    {
+        let changed = linears.iter().any(|linear| self.adapters.changes(linear.number().0));
+        let adapters = if changed { self.adapters } else { &NO_ADAPTERS };
+        let number = |_: usize, i: usize| Some(linears[i].number());
+        Corrections::new((adapters, row_of), threads, linears.len(), &number, acts)
     }
-    let mut corrections = corrections.iter();
-    let mut of =
-        |adapter: AdapterPart<'l>| adapter.with(corrections.next().expect("one for each adapter"));
-    linears.map(|linear| linear.adapters().map(&mut of).collect()).collect()
 }

@@ -317,7 +317,8 @@ impl Part for Dense {
         let (up, down) = (self.up.view(store), self.down.view(store));
         let b = &mut *step.buffers;
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
-        let to = (&mut b.activated, ActivationFormats::of(self.down.kinds()));
+        let formats = compute.adapters.formats(ActivationFormats::of(self.down.kinds()));
+        let to = (&mut b.activated, formats);
         // The values of a token are packed together with their products, unless they depend on all products of the token.
         let whole = spec.deviations.is_some() || self.inner_norm.is_some();
         match (gate, whole) {

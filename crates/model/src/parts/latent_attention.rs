@@ -205,6 +205,11 @@ pub(crate) struct LatentWork {
 }
 
 impl LatentWork {
+    /// Returns the number of slots of the heads of up to `batch` tokens.
+    pub(crate) fn slots(&self, batch: usize) -> usize {
+        self.heads * (batch + ActivationFormats::MAX_BLOCK_TOKENS)
+    }
+
     /// Returns the longest row of a head's matrix.
     pub(crate) fn longest(&self) -> usize {
         self.input
@@ -231,7 +236,7 @@ pub(crate) struct LatentBuffers {
 
 impl LatentBuffers {
     pub(crate) fn new(work: &LatentWork, batch: usize) -> LatentBuffers {
-        let slots = work.heads * (batch + ActivationFormats::MAX_BLOCK_TOKENS);
+        let slots = work.slots(batch);
         LatentBuffers {
             places: Vec::with_capacity(2 * work.heads),
             packed: Activations::new(slots, work.input),
@@ -424,6 +429,7 @@ impl LatentAttention {
         let rows = [Rows::new(&mut b.latent.out, n * rank)];
         let cut = Cut { take: 1, ..Cut::default() };
         let threads = &mut step.compute.threads(&b.threads);
+        let adapters = step.compute.adapters;
         let cost = heads * unrotated * rank * (n + 1) / PRODUCTS_PER_NS;
         parallel::cut_rows(threads, heads, cut, cost, rows, &|head, [out], scratch| {
             let matrix = both.projection(head).matrix(store);
@@ -436,11 +442,9 @@ impl LatentAttention {
                     vec::add_times(isa, out, row, query[i]);
                 }
             }
-            for adapter in both.adapters.iter().map(|adapter| adapter.part(both, head)) {
-                for (token, out) in out.chunks_exact_mut(rank).enumerate() {
-                    let query = &queries[(token * heads + head) * spec.key_dim()..][..unrotated];
-                    adapter.add_transposed(isa, query, out);
-                }
+            for (token, out) in out.chunks_exact_mut(rank).enumerate() {
+                let query = &queries[(token * heads + head) * spec.key_dim()..][..unrotated];
+                adapters.add_transposed(isa, (token, both.number, head), query, out);
             }
         });
         HeadSlots { heads, bits16: n, bits8: 0 }
@@ -608,19 +612,20 @@ fn multiply_heads<'l>(
     }
     let threads = &mut compute.threads(&b.threads);
     let slots = RowCounts { bits16: heads * counts.bits16, bits8: heads * bits8 };
-    let into = (&mut *packed, formats);
+    let into = (&mut *packed, compute.adapters.formats(formats));
     parallel::pack(threads, isa, (slots, cols), [], into, &|slot, [], _, put| {
         let (head, token) = slot_of.of(slot);
         if token < n {
             put(&input[(token * heads + head) * distance..][..cols]);
         }
     });
-    let corrections = compute.slot_corrections(projection, (packed, places), &b.threads);
+    let row_of = |slot| Some(slot_of.of(slot).1).filter(|token| *token < n);
+    let corrections = compute.slot_corrections(projection, (packed, places), &row_of, &b.threads);
     let one = |head| [projection(head).matrix(store)];
     let bank = Bank::new(rows, &one, packed, places);
     let output = [Rows::new(out, rows)];
     parallel::multiply_banks(threads, [bank], output, &|_, slot, head, rows, products| {
-        projection(head).correct(isa, slot, rows.start, &corrections, products);
+        projection(head).correct(&corrections, slot, rows.start, products);
     });
     slot_of
 }

@@ -23,6 +23,7 @@ pub(crate) mod mamba;
 pub(crate) mod mamba2;
 pub(crate) mod projection;
 pub(crate) mod routing;
+pub(crate) mod row_adapters;
 pub(crate) mod rwkv;
 pub(crate) mod rwkv6;
 pub(crate) mod score_bias;

@@ -128,6 +128,7 @@ impl Step<'_> {
     pub(crate) fn keep_wanted_rows(&mut self, keep: impl Fn(&mut Buffers, usize, usize)) -> bool {
         if self.last {
             self.buffers.keep_wanted(self.hidden, keep);
+            self.compute.adapters.keep_wanted();
         }
         self.rows().all() > 0
     }

@@ -10,5 +10,5 @@ mod matrix;
 pub use self::error::WeightError;
 pub(crate) use self::find::{Finder, LayerFinder};
 pub(crate) use self::input_sums::InputSums;
-pub(crate) use self::linear::{AdapterPart, Linear, LinearView, Projection};
+pub(crate) use self::linear::{Linear, LinearView, Projection};
 pub(crate) use self::matrix::MatrixRef;

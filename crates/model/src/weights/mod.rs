@@ -293,7 +293,7 @@ impl Weights {
         find_long_context(&find, spec)?;
         find.all_found(spec.architecture, in_file, spec.draft_layers)?;
         let mtp = MtpWeights::find(&find, spec)?.map(Box::new);
-        Ok(Weights {
+        let mut weights = Weights {
             embed,
             tables,
             token_inputs,
@@ -305,7 +305,11 @@ impl Weights {
             head,
             tied,
             mtp,
-        })
+        };
+        // Adapters are found by it.
+        let linears = weights.linears_mut().enumerate();
+        linears.for_each(|(number, linear)| linear.number = number);
+        Ok(weights)
     }
 }
 

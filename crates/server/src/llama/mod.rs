@@ -3,6 +3,7 @@
 pub(crate) mod apply_template;
 pub(crate) mod completion;
 pub(crate) mod infill;
+pub(crate) mod lora_adapters;
 pub(crate) mod metrics;
 pub(crate) mod props;
 mod settings;

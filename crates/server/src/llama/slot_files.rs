@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use alight_chat::body::fields::Fields;
 use alight_chat::body::refusal::Refusal;
+use alight_chat::worker::OwnPrompt;
 use alight_model::{PromptFileError, PromptWriteError, RestoreError};
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -75,7 +76,9 @@ fn milliseconds(began: Instant) -> f64 {
 async fn save(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
     let ((name, path), salt, began) = (file(call)?, call.salt.clone(), Instant::now());
     let saved = worker::between(&serving.worker, move |access| match &access.prompts[place] {
-        Some((own, prompt)) if *own == salt => access.engine.save(&salt, prompt, &path),
+        Some(own) if own.salt == salt => {
+            access.engine.save((&salt, &own.adapters), &own.tokens, &path)
+        }
         _ => Ok(None),
     });
     match saved.await? {
@@ -98,10 +101,12 @@ async fn save(call: &Call, serving: &Serving, place: usize) -> Result<Value, Fai
 
 async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
     let ((name, path), salt, began) = (file(call)?, call.salt.clone(), Instant::now());
+    // A file is of the adapters that its prompt was computed with.
+    let adapters = serving.adapters.standing()?;
     let restored = worker::between(&serving.worker, move |access| {
-        let (tokens, bytes) = access.engine.restore(&salt, &path)?;
+        let (tokens, bytes) = access.engine.restore((&salt, &adapters), &path)?;
         let count = tokens.len();
-        access.prompts[place] = Some((salt, tokens));
+        access.prompts[place] = Some(OwnPrompt { salt, adapters, tokens });
         Ok((count, bytes))
     });
     match restored.await? {
@@ -129,8 +134,8 @@ async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, 
 async fn erase(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
     let salt = call.salt.clone();
     let erased = worker::between(&serving.worker, move |access| {
-        let own = access.prompts[place].take_if(|(own, _)| *own == salt);
-        own.map_or(0, |(salt, prompt)| access.engine.forget(&salt, &prompt))
+        let own = access.prompts[place].take_if(|own| own.salt == salt);
+        own.map_or(0, |own| access.engine.forget((&own.salt, &own.adapters), &own.tokens))
     });
     Ok(json!({"n_erased": erased.await?}))
 }

@@ -101,7 +101,10 @@ async fn answer(call: Call, begun: fn(&Call) -> Result<OllamaEffect, Failure>) -
         OllamaEffect::Nothing { unload, lines } => {
             if !unload {
                 // An engine that rests, or was not used yet, is made ready.
-                let serving = server.models.find(Some(&lines.model))?;
+                let serving = match server.models.adapted(&lines.model) {
+                    Some((serving, _)) => serving,
+                    None => server.models.find(Some(&lines.model))?,
+                };
                 worker::between(&serving.worker, |_| ()).await?;
             }
             let mut line = lines.line(Vec::new(), None);

@@ -12,16 +12,34 @@ pub(crate) async fn answer(call: Call) -> Answered {
     if call.anthropic {
         return Ok(models::answer(&call));
     }
-    let all = call.server.models.listed(about);
+    let mut all = call.server.models.listed(about);
+    for serving in call.server.models.all() {
+        let adapters = serving.adapters.list();
+        all.extend(adapters.iter().map(|adapter| about_adapter(serving, &adapter.name)));
+    }
     Ok(http::json(StatusCode::OK, &json!({"object": "list", "data": all})))
 }
 
 pub(crate) async fn one(call: Call) -> Answered {
     let asked = decoded(&call.named);
     let serving = call.serving(Some(&asked))?;
+    if let Some(adapter) = call.adapter.get().filter(|_| !call.anthropic) {
+        return Ok(http::json(StatusCode::OK, &about_adapter(serving, adapter)));
+    }
     let name = serving.names().find(|name| *name == asked).unwrap_or(&serving.name);
     let about = if call.anthropic { models::about } else { about };
     Ok(http::json(StatusCode::OK, &about(serving, name)))
+}
+
+/// Describes an adapter, which requests may name instead of its model.
+fn about_adapter(serving: &Serving, name: &str) -> Value {
+    json!({
+        "id": name,
+        "object": "model",
+        "created": serving.created,
+        "owned_by": "alight",
+        "parent": serving.name,
+    })
 }
 
 fn about(serving: &Serving, name: &str) -> Value {

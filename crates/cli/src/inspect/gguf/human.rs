@@ -55,6 +55,9 @@ fn heading(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()
     writeln!(out, "{}", line("name", "general.name"))?;
     writeln!(out, "{}", line("architecture", "general.architecture"))?;
     totals(&model.summary, model.catalog.tensors.len(), out)?;
+    if let Some(adapter) = &model.adapter {
+        adapter.write(view, out)?;
+    }
     if let Some(name) = model.tool_format {
         writeln!(out, "tool format   {name}")?;
     }

@@ -3,6 +3,8 @@
 //! ```text
 //! { format, shape_order, architecture, name, tool_format?, warnings?, parameters, tensor_bytes, bits_per_weight,
 //!   types: [{type, tensors, …}],
+//!   adapter?: {architecture, base_model, alpha, ranks: {rank: matrices}, low_rank, magnitudes, biases, deltas, overrides,
+//!              task_name?, prompt_prefix?, invocation_tokens?, misfits?: […]},
 //!   experts?: {count, used, bytes, cached_bytes: […]},
 //!   session?: {kv_bytes_per_position, kv_layers, window_bytes_per_position, window_layers, window_positions,
 //!              state_bytes, state_layers, sink_layers,
@@ -25,6 +27,7 @@ use alight_formats::split::Placed;
 use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
+use super::adapter::Adapter;
 use super::experts::Experts;
 use super::session::SessionMemory;
 use super::{Opened, OpenedFile};
@@ -48,6 +51,7 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         tool_format: model.tool_format,
         warnings: &model.warnings,
         summary: &model.summary,
+        adapter: model.adapter.as_ref(),
         experts: model.experts.as_ref(),
         session: model.session.as_ref(),
         files: model.files.iter().zip(&model.cached.files).map(GgufFileJson::of).collect(),
@@ -78,6 +82,9 @@ struct GgufJson<'a> {
     warnings: &'a [String],
     #[serde(flatten)]
     summary: &'a Summary,
+    /// Only for an adapter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adapter: Option<&'a Adapter>,
     /// Only for a mixture of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     experts: Option<&'a Experts>,

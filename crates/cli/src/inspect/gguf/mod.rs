@@ -1,6 +1,7 @@
 //! GGUF: all shards of a model, with its metadata. Architectures that alight cannot run and types
 //! without kernels are shown too.
 
+mod adapter;
 mod experts;
 mod human;
 mod json;
@@ -9,6 +10,7 @@ mod session;
 use std::path::{Path, PathBuf};
 
 use alight_files::Headers;
+use alight_formats::adapter::AdapterFile;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
 use alight_model::{ModelSpec, describe};
@@ -16,6 +18,7 @@ use alight_pages::Map;
 use alight_text::Vocabulary;
 use anyhow::{Context, anyhow};
 
+use self::adapter::Adapter;
 use self::experts::Experts;
 use self::session::SessionMemory;
 use super::cached::{AsFound, Cached, Canvas};
@@ -23,11 +26,11 @@ use super::parts::View;
 use super::summary::Summary;
 use super::watch::Placed;
 use super::{Show, map};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Stop};
 use crate::{say, source};
 
-/// Shows the model that `path` is or belongs to.
-pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
+/// Shows the model that `path` is or belongs to; an adapter is compared with the model at `base`.
+pub fn main(path: &Path, found: &AsFound, show: Show, base: Option<&Path>) -> Outcome {
     let paths = shards(path)?;
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
     found.opened();
@@ -39,6 +42,17 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
     let mut warnings: Vec<String> = spec.iter().filter_map(describe::unread_keys).collect();
     let misfit = vocabulary.as_ref().and_then(|vocabulary| vocabulary.tokenizer.misfit());
     warnings.extend(misfit.map(|misfit| misfit.to_string()));
+    let mut adapter = None;
+    if AdapterFile::is_adapter(&files[0]) {
+        match Adapter::read(&files[0], base) {
+            Ok(read) => adapter = Some(read),
+            Err(error) if base.is_some() => return Err(Stop::Failed(error)),
+            Err(error) => warnings.push(format!("the adapter cannot be used: {error}")),
+        }
+    } else if base.is_some() {
+        let problem = format!("'{}' is no adapter, which --base is for", path.display());
+        return Err(Stop::Failed(anyhow!(problem)));
+    }
     if !matches!(show, Show::Json) {
         warnings.iter().for_each(|warning| say::note(warning));
     }
@@ -61,6 +75,7 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
         session: spec
             .map(|spec| SessionMemory::of(&spec, maps.iter().map(|map| map.len() as u64).sum())),
         warnings,
+        adapter,
         catalog: &catalog,
     };
     let mut text = Vec::new();
@@ -70,7 +85,14 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
             human::write(&model, View { canvas: Canvas::stdout(), tensors }, &mut text)?;
         }
     }
-    super::print(&maps, found, show, &text)
+    super::print(&maps, found, show, &text)?;
+    match model.adapter.as_ref().and_then(Adapter::misfit) {
+        None => Ok(()),
+        Some(misfit) => {
+            let (path, base) = (path.display(), base.unwrap_or(path).display());
+            Err(Stop::Failed(anyhow!("'{path}' does not fit '{base}': {misfit}")))
+        }
+    }
 }
 
 /// Returns all files of the model, and the locations of its tensors.
@@ -100,6 +122,8 @@ struct Opened<'a> {
     cached: Cached,
     experts: Option<Experts>,
     session: Option<SessionMemory>,
+    /// The summary of an adapter.
+    adapter: Option<Adapter>,
     /// The notation of thinking and tool calls, if there is a chat template.
     tool_format: Option<&'static str>,
     /// Reasons to doubt answers.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use alight_chat::grammar::Masks;
 use alight_model::{
-    Cancel, Constraint, Finish, GenerateOptions, Model, ModelError, PromptFolder, Sampler,
-    SamplerOptions, Session, SessionOptions, generate_constrained, reusable,
+    AdapterSet, Cancel, Constraint, Finish, GenerateOptions, Model, ModelError, PromptFolder,
+    Sampler, SamplerOptions, Session, SessionOptions, generate_constrained, reusable,
 };
 use anyhow::anyhow;
 use serde::Serialize;
@@ -77,6 +77,11 @@ impl<'m> Native<'m> {
     /// Keeps the first prompt of the conversation in `folder`, and begins with the part already kept there.
     pub fn keep_prompts(&mut self, folder: Option<PromptFolder>) {
         self.prompts = folder;
+    }
+
+    /// Gives the conversation its adapters.
+    pub fn adapt(&mut self, adapters: &AdapterSet) -> Outcome {
+        Ok(self.session.set_adapters(adapters).map_err(|e| anyhow!(e))?)
     }
 
     /// Lets a smaller model propose tokens.

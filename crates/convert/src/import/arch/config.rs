@@ -53,6 +53,15 @@ impl Config {
         self
     }
 
+    /// The same without how the weights are quantised, which does not matter where they are not read.
+    pub(super) fn without_quantization(mut self) -> Config {
+        for key in ["quantization_config", "compression_config"] {
+            self.top.remove(key);
+            self.text.remove(key);
+        }
+        self
+    }
+
     /// Returns an error about the file.
     pub(super) fn error(&self, problem: impl Into<String>) -> ConvertError {
         ConvertError::Side { path: self.path.clone(), problem: problem.into() }
@@ -160,7 +169,7 @@ pub(in crate::import) fn shown(value: &Value) -> String {
 }
 
 /// Returns the start of a text from a file, without characters that would disturb a terminal.
-pub(super) fn clipped(text: &str) -> String {
+pub(in crate::import) fn clipped(text: &str) -> String {
     let start: String = text.chars().take(80).collect();
     let more = if start.len() < text.len() { "…" } else { "" };
     format!("{}{more}", start.escape_debug())

@@ -25,6 +25,7 @@ mod gemma4;
 mod general;
 mod glm4;
 mod glm4_moe;
+mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
@@ -65,13 +66,14 @@ mod tests;
 use self::config::Config;
 use self::describe::{Architecture, Dim, Dimensions, Own};
 use self::rope::Rope;
+pub(crate) use self::tensors::BasePlace;
 use self::tensors::NetworkTensors;
 use super::sentence::SentenceTransformer;
 use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-static KNOWN: [Architecture; 55] = [
+static KNOWN: [Architecture; 56] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
@@ -126,6 +128,7 @@ static KNOWN: [Architecture; 55] = [
     starcoder2::STARCODER2,
     exaone::EXAONE,
     falcon::FALCON,
+    gpt2::GPT2,
     gpt_neox::GPT_NEOX,
     mamba2::MAMBA2,
 ];
@@ -177,6 +180,35 @@ pub(crate) fn huggingface(
         reranker::score(side, &mut network)?;
     }
     Ok(network)
+}
+
+/// The tensors of a base model that an adapter changes.
+pub(crate) struct AdaptedBase {
+    /// `general.architecture`.
+    pub(crate) architecture: &'static str,
+    /// True if the output is the embedding.
+    pub(crate) tied: bool,
+    /// The place of each name; `None` for those that the model does not have.
+    pub(crate) places: Vec<Option<BasePlace>>,
+}
+
+/// Returns what becomes of the tensors `names` of the model in a Hugging Face folder, of which only the configuration is read.
+///
+/// # Errors
+/// It has no `config.json`, an unknown architecture, or one of the tensors has no place in GGUF.
+pub(crate) fn base(side: &SideFiles, names: &[&str]) -> Result<AdaptedBase, ConvertError> {
+    let config = Config::read(side)?.without_quantization();
+    if encoder::is_encoder(&config)? {
+        return Err(config.error("describes an encoder, whose adapters are not converted yet"));
+    }
+    let architecture = refuse::recognise(&config, &KNOWN)?;
+    let config = &config.with_usual_names(architecture.naming.keys);
+    let Some(rows) = config.count("vocab_size", u64::from(u32::MAX))? else {
+        return Err(config.error("has no vocab_size: expected the number of rows of the embedding"));
+    };
+    let dimensions = Dimensions::read(config, architecture, rows)?;
+    let places = tensors::places(config, architecture, &dimensions, names)?;
+    Ok(AdaptedBase { architecture: architecture.gguf, tied: dimensions.tied, places })
 }
 
 /// Returns the keys under the architecture's name. The limits of all numbers are far below `u32`.

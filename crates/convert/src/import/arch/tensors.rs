@@ -146,6 +146,113 @@ impl<'a> NetworkTensors<'a> {
     }
 }
 
+/// Names of parameters that transformers 5 has in memory, whose weights have others in files.
+const IN_MEMORY: [(&str, &str); 5] = [
+    ("block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"),
+    ("block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"),
+    ("block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight"),
+    ("mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj_blocks"),
+    ("mlp.experts.down_proj", "mlp.experts.down_proj_blocks"),
+];
+
+/// Returns the name in files of a parameter.
+fn stored_name(name: &str) -> Option<String> {
+    let renamed =
+        |(memory, file): &(&str, &str)| Some(format!("{}{file}", name.strip_suffix(memory)?));
+    IN_MEMORY.iter().find_map(renamed)
+}
+
+/// A tensor of a base model, of which an adapter knows only the name.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BasePlace {
+    /// Its extents in the source, outermost first.
+    pub(crate) shape: Vec<u64>,
+    /// Its tensors in GGUF: one rule, or several if it is divided.
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// Returns the place of each of the tensors `names` of a model with this configuration, whose weights need not be there; `None` for
+/// those that it does not have.
+///
+/// # Errors
+/// The configuration is wrong, or a tensor has no place in GGUF.
+pub(super) fn places(
+    config: &Config,
+    architecture: &Architecture,
+    dimensions: &Dimensions,
+    names: &[&str],
+) -> Result<Vec<Option<BasePlace>>, ConvertError> {
+    let mut groups = Vec::new();
+    for group in architecture.layer {
+        // Whatever the form of the weights: names of different forms differ.
+        let wanted = match group.when {
+            When::Flag(flag) => config.flag(flag)?,
+            _ => true,
+        };
+        if wanted {
+            groups.push(group);
+        }
+    }
+    let found = |prefix: &&'static str| {
+        let source = NetworkTensors {
+            tensors: &[],
+            names: HashSet::new(),
+            prefix,
+            rows: dimensions.vocab,
+            tile: None,
+            of_vectors: false,
+        };
+        let all = Names { source: &source, architecture, dimensions, groups: &groups };
+        let of = |name: &&str| all.of(name).or_else(|| all.of(&stored_name(name)?));
+        names.iter().map(of).collect::<Vec<_>>()
+    };
+    let known = |roles: &Vec<Option<TensorRole>>| roles.iter().flatten().count();
+    // The first of the best.
+    let prefixes = architecture.naming.prefixes.iter().rev();
+    let roles = prefixes.map(found).max_by_key(known).unwrap_or_default();
+    let place = |(name, role): (&&str, Option<TensorRole>)| {
+        let refused = |why: &str| {
+            let name = clipped(name);
+            config.error(format!("the adapter changes \"{name}\" of this model, which {why}"))
+        };
+        let taken = |layer, name, part: &Part, expert| {
+            let mut shape = extents(dimensions, layer, part);
+            if let (TensorKind::Blocks { .. }, &[experts, rows, blocks, _]) =
+                (part.kind, &shape[..])
+            {
+                // In memory they are no blocks, and transposed.
+                shape = vec![experts, blocks * 32, rows];
+            }
+            (shape, take(architecture, dimensions, name, part, expert))
+        };
+        match role {
+            None => Ok(None),
+            Some(TensorRole::Out(reason)) => Err(refused(reason)),
+            Some(TensorRole::Beside) => Err(refused("accompanies another tensor")),
+            Some(TensorRole::Tied) => Err(refused(
+                "is its embedding (tie_word_embeddings): GGUF has no form for an output of its own",
+            )),
+            Some(TensorRole::In(layer, name, part, expert)) => {
+                let (shape, rule) = taken(layer, name, &part, expert);
+                Ok(Some(BasePlace { shape, rules: vec![rule] }))
+            }
+            Some(TensorRole::Several(layer, parts)) => {
+                let mut place = BasePlace { shape: Vec::new(), rules: Vec::new() };
+                for (name, part) in parts {
+                    let (shape, rule) = taken(Some(layer), name, &part, None);
+                    // Both forms of experts have the same router.
+                    if !place.rules.contains(&rule) {
+                        place.rules.push(rule);
+                    }
+                    place.shape = shape;
+                }
+                Ok(Some(place))
+            }
+        }
+    };
+    names.iter().zip(roles).map(place).collect()
+}
+
 /// Returns the groups of tensors required by this configuration, in some layers or in all.
 fn groups<'a>(
     config: &Config,

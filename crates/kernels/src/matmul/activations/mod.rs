@@ -233,6 +233,11 @@ impl Activations {
         self.isa
     }
 
+    /// The values `[cols]` of token `t` of a set that has floats.
+    pub fn float_row(&self, t: usize) -> &[f32] {
+        self.tokens_in(t..t + 1).float(0)
+    }
+
     /// The number of tokens of each precision.
     pub fn rows(&self) -> RowCounts {
         self.rows

@@ -293,7 +293,8 @@ impl Experts {
         let slots = b.experts.sort(&self.spec, rows, block);
         let threads = &mut step.compute.threads(&b.threads);
         let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
-        parallel::gather(threads, &b.acts, (packed, formats), slots, &|slot| token_of[slot]);
+        let into = (packed, step.compute.adapters.formats(formats));
+        parallel::gather(threads, &b.acts, into, slots, &|slot| token_of[slot]);
         slots
     }
 

@@ -53,13 +53,15 @@ impl Experts {
         let all = self.shared_places(step.rows());
         let b = &mut *step.buffers;
         let e = &mut b.experts;
+        let rows_of = &e.token_of;
+        let (row_of, own_row) = (|slot: usize| rows_of[slot], |token| Some(token));
         let corrections = std::array::from_fn::<_, M, _>(|i| {
             let projection = |expert| self.gate_up.projection(expert, i);
-            compute.slot_corrections(&projection, (&e.packed, &e.wave), &b.threads)
+            compute.slot_corrections(&projection, (&e.packed, &e.wave), &row_of, &b.threads)
         });
         let one =
             |expert| std::array::from_fn(|i| self.gate_up.projection(expert, i).chosen(chosen));
-        let to = (&mut e.activated, self.down_formats());
+        let to = (&mut e.activated, compute.adapters.formats(self.down_formats()));
         let experts = (
             Bank::new(width, &one, &e.packed, &e.wave),
             Packing::new(&e.packed, width, to, &mut e.gate),
@@ -70,14 +72,16 @@ impl Experts {
             std::array::from_fn::<_, M, _>(|_| linears.next().expect("as experts have"))
         });
         let of_shared = |i: usize| linears.expect("it has places")[i].projection(0);
-        let shared_corrections = std::array::from_fn::<_, M, _>(|i| match linears {
-            Some(_) => compute.slot_corrections(&|_| of_shared(i), (&b.acts, &all), &b.threads),
-            None => Vec::new(),
+        let shared_places = if linears.is_some() { &all[..] } else { &all[..0] };
+        let shared_corrections = std::array::from_fn::<_, M, _>(|i| {
+            let slots = (&b.acts, shared_places);
+            compute.slot_corrections(&|_| of_shared(i), slots, &own_row, &b.threads)
         });
         let matrices = |_| std::array::from_fn(|i| of_shared(i).matrix(store));
         let shared = shared.map(|(spec, weights)| {
             let width = spec.intermediate_size;
-            let to = (&mut b.activated, ActivationFormats::of(weights.down.kinds()));
+            let formats = ActivationFormats::of(weights.down.kinds());
+            let to = (&mut b.activated, compute.adapters.formats(formats));
             let bank = Bank::new(width, &matrices, &b.acts, &all);
             (bank, Packing::new(&b.acts, width, to, &mut b.gate))
         });
@@ -89,16 +93,16 @@ impl Experts {
             |bank: usize, place: &Place, rows: Range<usize>, mut products: [&mut [f32]; M]| {
                 let weighs = spec.weighs_input && bank == 0;
                 for (i, products) in products.iter_mut().enumerate() {
-                    let (projection, ax) = match bank {
+                    let (projection, corrections) = match bank {
                         0 => (self.gate_up.projection(place.matrix, i), &corrections[i]),
                         _ => (of_shared(i), &shared_corrections[i]),
                     };
-                    if projection.is_plain() && !weighs {
+                    if projection.is_plain() && corrections.is_empty() && !weighs {
                         continue;
                     }
                     for (slot, products) in place.range().zip(products.chunks_exact_mut(rows.len()))
                     {
-                        projection.correct(isa, slot, rows.start, ax, products);
+                        projection.correct(corrections, slot, rows.start, products);
                         if weighs {
                             // The products are weighted instead of the input, in which they are linear.
                             let routing = &spec.routing;
@@ -130,9 +134,11 @@ impl Experts {
         let of_shared = self.shared_down();
         let places = if of_shared.is_some() { &all[..] } else { &all[..0] };
         let of_shared = |_| of_shared.unwrap_or_else(|| of_experts(0));
+        let rows_of = &e.token_of;
+        let (row_of, own_row) = (|slot: usize| rows_of[slot], |token| Some(token));
         let corrections = [
-            compute.slot_corrections(&of_experts, (&e.activated, &e.places), &b.threads),
-            compute.slot_corrections(&of_shared, (&b.activated, places), &b.threads),
+            compute.slot_corrections(&of_experts, (&e.activated, &e.places), &row_of, &b.threads),
+            compute.slot_corrections(&of_shared, (&b.activated, places), &own_row, &b.threads),
         ];
         let one = |expert| [of_experts(expert).chosen(chosen)];
         let shared = |place| [of_shared(place).matrix(store)];
@@ -142,7 +148,7 @@ impl Experts {
         ];
         let then = |bank: usize, slot: usize, place, rows: Range<usize>, products: &mut [f32]| {
             let projection = if bank == 0 { of_experts(place) } else { of_shared(place) };
-            projection.correct(isa, slot, rows.start, &corrections[bank], products);
+            projection.correct(&corrections[bank], slot, rows.start, products);
             projection.add_bias(store, rows.start, products);
         };
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());
@@ -160,13 +166,15 @@ impl Experts {
         let Some(products) = &mut e.apart else { return };
         let projection = |expert| self.down.projection(expert);
         let slots = (&e.activated, &e.wave[..]);
-        let corrections = compute.slot_corrections(&projection, slots, &b.threads);
+        let rows_of = &e.token_of;
+        let row_of = |slot: usize| rows_of[slot];
+        let corrections = compute.slot_corrections(&projection, slots, &row_of, &b.threads);
         let one = |expert| [projection(expert).chosen(chosen)];
         let banks = [Bank::new(width, &one, &e.activated, &e.wave)];
         let threads = &mut compute.threads(&b.threads);
         let then = |_: usize, slot, expert, rows: Range<usize>, products: &mut [f32]| {
             let projection = projection(expert);
-            projection.correct(compute.isa, slot, rows.start, &corrections, products);
+            projection.correct(&corrections, slot, rows.start, products);
             projection.add_bias(store, rows.start, products);
         };
         parallel::multiply_banks(threads, banks, [Rows::new(products, width)], &then);
@@ -185,12 +193,14 @@ impl Experts {
         let threads = &mut compute.threads(&b.threads);
         if let Some(projection) = self.shared_down() {
             let tokens = (&b.activated, &places[..]);
-            let corrections = compute.slot_corrections(&|_| projection, tokens, &b.threads);
+            let own_row = |token| Some(token);
+            let corrections =
+                compute.slot_corrections(&|_| projection, tokens, &own_row, &b.threads);
             let one = |_| [projection.matrix(store)];
             let banks = [Bank::new(width, &one, &b.activated, &places)];
             let output = [Rows::starting_at(products, width, slots)];
             let then = |_: usize, token, _: usize, rows: Range<usize>, products: &mut [f32]| {
-                projection.correct(isa, token, rows.start, &corrections, products);
+                projection.correct(&corrections, token, rows.start, products);
                 projection.add_bias(store, rows.start, products);
             };
             parallel::multiply_banks(threads, banks, output, &then);

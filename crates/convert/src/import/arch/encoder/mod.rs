@@ -211,6 +211,11 @@ pub(super) fn network(
     Ok(Some(Network { architecture: prefix, keys, rules, extra, vocab, tile, templates, notes }))
 }
 
+/// True if the configuration is that of an encoder.
+pub(super) fn is_encoder(config: &Config) -> Result<bool, ConvertError> {
+    Ok(recognise(config)?.is_some())
+}
+
 /// Returns the family of a configuration, and what it has after its layers.
 fn recognise(config: &Config) -> Result<Option<(&'static Family, Head)>, ConvertError> {
     let class = refuse::class(config)?;
