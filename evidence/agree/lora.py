@@ -1,4 +1,4 @@
-"""LoRA adapters that are applied while a model computes, beside llama.cpp: random adapters of small random models.
+"""LoRA adapters that are applied while a model computes, compared with llama.cpp: random adapters of small random models.
 
     .venv/bin/python -m evidence agree lora [NAME…]
 

@@ -62,7 +62,7 @@ impl Model {
         for (name, change) in &file.changes {
             opened.apply(name, change, &mut changes)?;
         }
-        // What is added to biases comes after what is multiplied.
+        // Additions to biases come after products.
         changes.iter_mut().for_each(|all| {
             all.sort_by_key(|change| matches!(change, Change::Delta { .. }));
         });
