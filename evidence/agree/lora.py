@@ -99,7 +99,8 @@ def check(args, report: agree.Report, m, folder: Path, text: Path) -> None:
     within("merged in llama.cpp", exact)
     if m.arch in LLAMA:
         with agree.peer(m, base, True, adapter) as llama:
-            within("added by llama.cpp", agree.theirs(args, llama, batch.shape[1], tokens, batch.shape[1]))
+            exact = agree.theirs(args, llama, batch.shape[1], tokens, batch.shape[1])
+        within("added by llama.cpp", exact)
     first = {name: pair for name, pair in found.items() if not name.startswith("blk.0.")}
     for what, wrong in [
         ("no adapter", None),
