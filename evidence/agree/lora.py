@@ -80,10 +80,24 @@ def ours(args, base: Path, adapter: Path | None, text: Path, batch: int):
     return agree.ours(args, base, text, batch, *(() if adapter is None else ("--lora", adapter)))
 
 
+def applicable(args, base: Path, found: dict, adapter, text: Path) -> None:
+    """Leaves out what Alight refuses by name, until nothing is refused."""
+    while True:
+        try:
+            ours(args, base, adapter(), text, agree.CONTEXT)
+            return
+        except agree.Trouble as trouble:
+            refused = re.search(r'changes tensor "([^"]+)", to which', str(trouble))
+            if not refused:
+                raise
+            del found[refused[1]]
+
+
 def check(args, report: agree.Report, m, folder: Path, text: Path) -> None:
     base = tiny_models.write(m, folder / "base.gguf")
     found, alpha = factors(base, args.seed + 7), 2.0
     arch = gguf_files.quick_reader(base).fields["general.architecture"].contents()
+    applicable(args, base, found, lambda: write(folder / "adapter.gguf", arch, found, alpha), text)
     adapter = write(folder / "adapter.gguf", arch, found, alpha)
     merged = merge(base, found, alpha, folder / "merged.gguf")
     tokens, batch = ours(args, base, adapter, text, agree.CONTEXT)
@@ -109,6 +123,8 @@ def check(args, report: agree.Report, m, folder: Path, text: Path) -> None:
     ]:
         same, other = ours(args, base, wrong, text, agree.CONTEXT)
         assert same == tokens
+        if what == "a layer is left out" and len(first) == len(found):
+            continue
         report.within(m.name, f"with a mistake: {what}", agree.apart(exact, other, left_out)[0], agree.CONTROL, above=True)
 
 
