@@ -28,7 +28,7 @@ pub struct ScaledFile {
 impl FromStr for ScaledFile {
     type Err = String;
 
-    /// What follows the last colon is the scale, if it is a number.
+    /// The text after the last colon is the scale, if it is a number.
     fn from_str(text: &str) -> Result<ScaledFile, String> {
         let (path, scale) = match text.rsplit_once(':') {
             Some((path, number)) => match number.parse::<f32>() {

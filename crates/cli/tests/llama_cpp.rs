@@ -377,7 +377,17 @@ const TABLE: &[Row] = &[
         Answered,
     ),
     Row(&["-mm", "--mmproj"], &["m.gguf"], Answered, Answered),
-    Row(&["--lora"], &["a.gguf"], Answered, Answered),
+    Row(
+        &["--lora"],
+        &["a.gguf"],
+        Works("--lora", |case| {
+            let words = ["run", &case.model, "--raw", "-p", "a", "--lora", "a.gguf"];
+            case.said(&words).fails(1, &["a.gguf"]);
+        }),
+        Works("--lora", |case| {
+            case.said(&["serve", &case.model, "--lora", "a.gguf"]).fails(1, &["a.gguf"]);
+        }),
+    ),
     // How long it is.
     Row(
         &["-n", "--predict", "--n-predict"],

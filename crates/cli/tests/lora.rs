@@ -15,7 +15,7 @@ fn files(folder: &Path) -> (String, [String; 2]) {
     let mut names = adapters::matrices(&base);
     names.retain(|name| name != "token_embd.weight");
     let adapter = |seed: u64| {
-        let spec = AdapterSpec { rank: 4, seed, size: 0.5, ..AdapterSpec::default() };
+        let spec = AdapterSpec { rank: 4, seed, size: 2.0, ..AdapterSpec::default() };
         write(folder, &format!("a{seed}.gguf"), adapters::adapter(&base, &spec, &names))
     };
     (model.clone(), [adapter(1), adapter(2)])
@@ -78,6 +78,7 @@ fn a_request_chooses_adapters() {
     let answers =
         |name: &str, more: Value| text(&asked(&serving, name, more)).trim_end().to_owned();
     let [base, of_one] = [base, of_one].map(|text| text.trim_end().to_owned());
+    assert_ne!(base, of_one);
     for _ in 0..2 {
         // Again when its prompt is cached.
         assert_eq!(answers("base", none.clone()), base);

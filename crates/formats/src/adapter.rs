@@ -15,8 +15,8 @@
 //! `[r, hidden]`, and the row of a token is W's plus `s · B a`.
 //!
 //! [`AdapterFile::read`] checks what can be known without the base: that it is an adapter of this kind, that nothing in it is unknown, that every
-//! tensor has its counterpart, their shapes fit each other, and all numbers are within limits. Whether the base has the tensors is for whoever has
-//! the base to check.
+//! tensor has its counterpart, their shapes fit each other, and all numbers are within limits. The caller, who has the base,
+//! checks that it has the tensors.
 
 use std::collections::BTreeMap;
 
@@ -43,9 +43,9 @@ pub mod suffix {
     pub const BIAS: &str = ".lora_bias";
     /// DoRA's magnitudes.
     pub const MAGNITUDE: &str = ".lora_magnitude";
-    /// What is added to a vector.
+    /// Numbers that are added to a vector.
     pub const DELTA: &str = ".lora_delta";
-    /// What replaces a tensor.
+    /// A tensor that replaces one.
     pub const OVERRIDE: &str = ".lora_override";
 }
 
@@ -59,7 +59,7 @@ pub mod key {
     pub const KIND: &str = "adapter.type";
     /// The numerator of the scale.
     pub const ALPHA: &str = "adapter.lora.alpha";
-    /// What it was trained for.
+    /// The task that it was trained for.
     pub const TASK_NAME: &str = "adapter.lora.task_name";
     /// Text that the caller should put before prompts.
     pub const PROMPT_PREFIX: &str = "adapter.lora.prompt_prefix";
@@ -74,7 +74,7 @@ pub struct AdapterFile<'a> {
     pub architecture: &'a str,
     /// The numerator of its scale; 0 if it has none.
     pub alpha: f32,
-    /// What it was trained for.
+    /// The task that it was trained for.
     pub task_name: Option<&'a str>,
     /// Text that the caller should put before prompts.
     pub prompt_prefix: Option<&'a str>,
@@ -84,7 +84,7 @@ pub struct AdapterFile<'a> {
     pub changes: BTreeMap<&'a str, TensorChange<'a>>,
 }
 
-/// What an adapter does to a tensor of its base.
+/// A change of a tensor of the base.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorChange<'a> {
     /// Adds a product of low rank to a matrix, or to each of a stack of matrices.
@@ -179,7 +179,7 @@ pub enum AdapterError {
     #[error("tensor {} is there without {expected}: half of an adapter", shown(.name.as_bytes()))]
     Lone { name: Box<str>, expected: &'static str },
 
-    #[error("tensor {} is there beside {}: a tensor is changed in one way", shown(.name.as_bytes()), shown(.other.as_bytes()))]
+    #[error("tensor {} is there together with {}: a tensor is changed in one way", shown(.name.as_bytes()), shown(.other.as_bytes()))]
     TwoWays { name: Box<str>, other: Box<str> },
 
     #[error("tensor {} is of type {found}, expected {expected}", shown(.name.as_bytes()))]

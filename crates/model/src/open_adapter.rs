@@ -62,7 +62,7 @@ impl Model {
         for (name, change) in &file.changes {
             opened.apply(name, change, &mut changes)?;
         }
-        // What is added to biases comes after what is multiplied.
+        // Additions to biases come after products.
         changes.iter_mut().for_each(|all| {
             all.sort_by_key(|change| matches!(change, Change::Delta { .. }));
         });
@@ -330,6 +330,17 @@ impl Opened<'_> {
         factors: &LowRankFactors<'_>,
         rows: AdaptableRows,
     ) -> Result<LowRankTerm, AdapterOpenError> {
+        let linear = self.model.weights().linears().nth(rows.number);
+        // That of NVFP4 belongs to its weights. Another one is of the products, the adapter's too: Gemma 4's experts have one.
+        if linear
+            .is_some_and(|of| !of.matrix.scales.is_empty() && of.matrix.ty != WeightType::NVFP4)
+        {
+            return Err(AdapterOpenError::NotApplied {
+                path: self.path.into(),
+                name: factors.a.name.trim_end_matches(".lora_a").into(),
+                hint: ": its products have a factor of their own",
+            });
+        }
         let magnitude = factors.magnitude.as_ref().map(|info| self.floats(info)).transpose()?;
         let mut term = LowRankTerm {
             a: self.floats(&factors.a)?,
@@ -345,7 +356,6 @@ impl Opened<'_> {
             gains: None,
         };
         if let Some(magnitude) = magnitude {
-            let linear = self.model.weights().linears().nth(rows.number);
             let linear = linear.filter(|linear| linear.matrix.count() == 1).ok_or_else(|| {
                 let name = factors.a.name.into();
                 let hint = ": magnitudes of the heads of a stack";

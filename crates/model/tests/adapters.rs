@@ -118,7 +118,7 @@ fn an_adapter_is_computed_as_if_it_were_in_the_weights() {
                 let size = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
                 let [off, moved] = [&found, &base].map(|other| distance(&expected, other) / size);
                 // Sums of f32 in another order; the thresholds of Gemma 3n's gates amplify the difference.
-                let near = off < 1e-3 && moved > 0.01 && off < moved / 200.0;
+                let near = off < 2e-3 && moved > 0.01 && off < moved / 200.0;
                 assert!(near, "{} at {scale}: {off:e}, and without {moved}", spec.arch);
             }
         }
@@ -369,7 +369,7 @@ fn magnitudes_and_biases_are_those_of_the_definition() {
 #[test]
 fn tensors_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let spec = Spec { biases: true, ty: GgmlType::F32, ..Spec::llama() };
+    let spec = Spec { biases: true, tied: false, ty: GgmlType::F32, ..Spec::llama() };
     let (path, _) = spec.write(folder.path());
     let (other, _) = Spec { seed: 77, ..spec }.write(folder.path());
     let (base, other) = (std::fs::read(&path).unwrap(), std::fs::read(&other).unwrap());

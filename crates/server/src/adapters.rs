@@ -36,18 +36,18 @@ pub struct ServedAdapter {
 /// An adapter, open or not.
 struct Named {
     served: ServedAdapter,
-    open: Option<Open>,
+    open: Option<OpenAdapter>,
 }
 
 /// An adapter that is open.
-struct Open {
+struct OpenAdapter {
     adapter: Arc<Adapter>,
     file: FileStamp,
     /// When it was last used.
     used: u64,
 }
 
-/// What tells a file from another one under its name.
+/// Distinguishes a file from another one under its name.
 #[derive(PartialEq, Eq)]
 struct FileStamp(u64, u64, u64, Option<SystemTime>);
 
@@ -193,7 +193,7 @@ impl Adapters {
         let adapter = Arc::new(adapter);
         let mut state = self.state();
         let used = state.clock;
-        state.all[id].open = Some(Open { adapter: Arc::clone(&adapter), file, used });
+        state.all[id].open = Some(OpenAdapter { adapter: Arc::clone(&adapter), file, used });
         state.forget_rare();
         Ok(adapter)
     }

@@ -29,7 +29,7 @@ pub struct Adapter {
     pub(crate) prompt_prefix: Option<String>,
     /// By the number of the projection: what is added to its products, in this order.
     pub(crate) changes: Vec<Vec<Change>>,
-    /// What becomes of the rows of the embedding.
+    /// The change of the rows of the embedding.
     pub(crate) embedding: Option<TableChange>,
 }
 
@@ -39,12 +39,12 @@ impl Adapter {
         self.map.path()
     }
 
-    /// SHA-256 of the file: what prompts are told apart by.
+    /// SHA-256 of the file: it distinguishes prompts.
     pub fn hash(&self) -> &[u8; 32] {
         &self.hash
     }
 
-    /// What it was trained for, if the file says so.
+    /// The task that it was trained for, if the file says so.
     pub fn task_name(&self) -> Option<&str> {
         self.task_name.as_deref()
     }
@@ -64,7 +64,7 @@ impl Adapter {
         self.changes.iter().filter(|changes| !changes.is_empty()).count()
     }
 
-    /// What it adds to the products of a projection.
+    /// Its changes of the products of a projection.
     pub(crate) fn changes(&self, number: usize) -> &[Change] {
         self.changes.get(number).map_or(&[], |changes| changes)
     }
@@ -125,7 +125,7 @@ impl AdapterSet {
     /// Returns the salt of prompts that are computed with these adapters: prompts of other sets, and of other scales, have other salts.
     pub fn salt(&self, salt: &str) -> Box<str> {
         if self.is_empty() {
-            // What begins like the salt of a set is that of none.
+            // A salt that begins like that of a set is another one.
             return if salt.starts_with('\0') { format!("\0{salt}").into() } else { salt.into() };
         }
         let mut all = String::from("\0lora");

@@ -1,4 +1,4 @@
-//! What an adapter adds to the products of a projection.
+//! The changes of the products of a projection.
 
 use std::ops::Range;
 
@@ -195,7 +195,7 @@ impl LowRankTerm {
     }
 }
 
-/// What becomes of the row of a token in a table.
+/// A change of the row of a token in a table.
 #[derive(Debug)]
 pub(crate) enum TableChange {
     LowRank(TableTerm),
@@ -216,7 +216,7 @@ impl TableChange {
     }
 }
 
-/// What is added to the row of a token in a table.
+/// A product of low rank that is added to the row of a token in a table.
 #[derive(Debug)]
 pub(crate) struct TableTerm {
     /// `[tokens, rank]`

@@ -37,7 +37,7 @@ pub(super) struct Sequence {
     pub(super) second_segment: Option<usize>,
     /// The proposer of drafts, while drafts are requested.
     pub(super) drafter: Option<Drafter>,
-    /// What its projections are changed by.
+    /// The adapters of its projections.
     pub(super) adapters: AdapterSet,
 }
 

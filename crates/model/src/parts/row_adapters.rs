@@ -205,7 +205,7 @@ impl RowAdapters {
 /// The row of a batch that a row of packed activations is of, if there is one; and the projection that multiplies it.
 pub(crate) type RowOf<'c> = dyn Fn(usize) -> Option<usize> + Sync + 'c;
 
-/// What adapters add to the products of some projections with packed activations.
+/// The additions of adapters to the products of some projections with packed activations.
 pub(crate) struct Corrections<'c> {
     adapters: &'c RowAdapters,
     /// The row of the batch that a row of activations is of.
