@@ -135,6 +135,7 @@ COMMANDS = (
     Command("check notations", BY_HAND, VENV, BUILD, "every family's notation of thinking and calls through all four protocols, written by scripted models", test="--sample", test_all=""),
     Command("check packed", BY_HAND, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers", test_all="--model smollm2"),
     Command("check ray", BY_HAND, OWN, f"{BUILD}, alight[ray]", "jobs on a Ray cluster whose workers and nodes are killed: the bytes of one process on one thread"),
+    Command("check ray-serve", BY_HAND, OWN, f"{MODELS}, alight[ray], openai", "replicas of Ray Serve under OpenAI's client: a killed one loses its own streams alone, a change of the model none"),
     Command("check replay", BY_HAND, VENV, f"{BUILD}, what check agents records", "recorded conversations of agents, rendered again: no text is lost, every prompt begins with the one before, beside another binary"),
     Command("check routing", BY_HAND, VENV, BUILD, "random models choose experts as published traces of real ones do, skewed and flat", test_all=""),
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),

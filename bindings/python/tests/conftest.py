@@ -67,7 +67,7 @@ SMOKE = (
     "test_generate.py::test_several_threads", "test_generate.py::test_streams_that_are_left", "test_generate.py::test_ctrl_c_ends_an_answer[stream]",
     "test_compute.py::test_the_next_token", "test_compute.py::test_errors", "test_compute.py::test_numbers_outlive",
     # Rows of jobs, without Ray.
-    "test_rows.py::",
+    "test_rows.py::", "test_replica.py::",
     # Arrays in place.
     "test_numpy.py::test_plain", "test_numpy.py::test_blocks_are_floats[Q4_K]", "test_numpy.py::test_what_numpy", "test_numpy.py::test_dlpack",
     "test_numpy.py::test_jax_takes_tensors", "test_load.py::test_arrays", "test_load.py::test_what", "test_load.py::test_shards_over_devices[rows",
