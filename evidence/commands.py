@@ -142,6 +142,7 @@ COMMANDS = (
     Command("check routing", BY_HAND, VENV, BUILD, "random models choose experts as published traces of real ones do, skewed and flat", test_all=""),
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),
     Command("check safetensors", BY_HAND, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader", test="{models}/silero_vad_16k.safetensors"),
+    Command("check shared-prompts", BY_HAND, VENV, BUILD, "a folder of prompts that two processes share, killed at any moment, with files that vanish and are torn: never a wrong answer", test_all="--kills 60"),
     Command("check soak", BY_HAND, ANY, f"{BUILD}, {MODELS}", "a server for an hour under random and hostile requests: the same answers, flat memory, true health"),
     Command("check torch", BY_HAND, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle", test=""),
     Command("check words", BY_HAND, ANY, "", "words of the source's old dialect do not become more", test="", bare=True),

@@ -1,5 +1,5 @@
 //! `GET /metrics`: counters in Prometheus' format, under llama-server's names. Counters that llama-server does not have begin with
-//! `alight:`. With vLLM's names beside them, a picker of endpoints of Kubernetes' Gateway API finds what its protocol of model servers asks for.
+//! `alight:`. With vLLM's names next to them, a picker of endpoints of Kubernetes' Gateway API finds what its protocol of model servers asks for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -153,7 +153,7 @@ const NUMBERS: [Number; 22] = [
     ),
 ];
 
-/// What has a name of vLLM's, too.
+/// Metrics under vLLM's names.
 const VLLM_NUMBERS: [Number; 5] = [
     ("vllm:num_requests_waiting", "gauge", "Requests that wait for a place", |t| {
         t.waiting.len() as f64
