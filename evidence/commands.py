@@ -163,4 +163,5 @@ COMMANDS = (
     Command("make tables", BY_HAND, ANY, "", "the tables of docs/ and README.md from evidence/results; --check compares, and refuses results of an unknown version; --fresh refuses old ones too", test="--check", bare=True),
     Command("make tokenizer-strings", BY_HAND, ANY, "", "the texts on which tokenizers are compared"),
     Command("make tokenizer-vectors", BY_HAND, OWN, "sentencepiece, tokenizers, tiktoken, protobuf", "small tokenizers by other libraries, and their ids"),
+    Command("simulate cluster", BY_HAND, ANY, f"{BUILD}, {MODELS}", "replicas by the thousand, from measured steps of one: routings, failures, prompts that are reused"),
 )
