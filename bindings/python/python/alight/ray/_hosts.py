@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -9,8 +10,15 @@ from typing import Any
 from .. import AlightError, OptionError
 
 
+THREADS = "ALIGHT_THREADS"
+"""The variable that is the default of the command's option `--threads`, too."""
+
+
 def assigned_threads() -> int | None:
-    """How many CPUs Ray has given to this actor; `None` where there is no Ray, or it has given none."""
+    """How many threads an actor computes with: as many as `per_host` says, or as Ray has given it CPUs; `None` where there is no Ray, or it has given
+    none."""
+    if (told := os.environ.get(THREADS, "")).isdigit():
+        return int(told) or None
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -21,8 +29,9 @@ def assigned_threads() -> int | None:
 
 
 def per_host(*, actors: int = 1, batch_size: int = 256) -> dict[str, Any]:
-    """Arguments of `map_batches` for one actor on each host of the cluster, with all of its CPUs, or for several that share them (one for each NUMA
-    node). Two batches are in work in each actor, so that its sequences have rows while the longest answers of a batch end."""
+    """Arguments of `map_batches` for one actor on each host of the cluster, which computes with all of its CPUs, or for several that share them (one
+    for each NUMA node). One CPU of each host is left to Ray for reading and writing files, which would wait for the end of the actors otherwise, and they
+    for what is read. Two batches are in work in each actor, so that its sequences have rows while the longest answers of a batch end."""
     ray: Any = import_module("ray")
     data: Any = import_module("ray.data")
     if not ray.is_initialized():
@@ -39,7 +48,8 @@ def per_host(*, actors: int = 1, batch_size: int = 256) -> dict[str, Any]:
     )
     return {
         "compute": pool,
-        "num_cpus": min(cpus) // actors,
+        "num_cpus": max((min(cpus) - 1) // actors, 1),
+        "runtime_env": {"env_vars": {THREADS: str(min(cpus) // actors)}},
         "batch_size": batch_size,
         "batch_format": "pyarrow",
         "udf_modifying_row_count": False,
