@@ -111,6 +111,7 @@ def test_a_process_that_is_killed_is_started_again(generate):
     whole = listed(generate(batch(prompts)), "answer", "seed", "error")
     killed = 0
     for delay in (0.005, 0.01, 0.02, 0.04):
+        generate(batch())
         run = generate._command._run
         killer = threading.Timer(delay, run.process.kill)
         killer.start()
@@ -143,7 +144,9 @@ def test_a_line_that_ends_the_process_is_an_error_of_its_own(tmp_path, monkeypat
     assert found["error"][0] == "seen" and "signal 9, 3 times while this row alone was computed" in found["error"][1]
     # What never starts is an error of all of it.
     program.write_text("#!/bin/sh\necho 'the file is gone' >&2\nexit 1\n")
-    made._command._run.process.kill()
+    if run := made._command._run:
+        run.process.kill()
+        run.process.wait()
     with pytest.raises(alight.AlightError, match="exit status 1: the file is gone"):
         made(batch(["one"]))
     made.close()
