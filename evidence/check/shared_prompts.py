@@ -11,7 +11,6 @@ seen, too: answers that did come from files, and another answer than the one exp
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -69,21 +68,26 @@ class Host:
 
 
 def harm(folder: Path, drawn: random.Random) -> str | None:
-    """Does to a file what a network's filesystem may show: it vanishes, ends early, or has other bytes."""
+    """Does to a file what a network's filesystem may show: it vanishes, or whoever opens it from now on finds it cut, or with other bytes. Who has it mapped
+    keeps what it has: nothing of ours changes a file in place, and whoever does could choose answers."""
     files = sorted(folder.glob("*.prompt"))
     if not files:
         return None
     path, what = drawn.choice(files), drawn.choice(["vanished", "cut", "changed"])
+    other = path.with_suffix(".other")
     try:
         if what == "vanished":
             path.unlink()
-        elif what == "cut":
-            os.truncate(path, drawn.randrange(path.stat().st_size + 1))
+            return what
+        content = bytearray(path.read_bytes())
+        if what == "cut":
+            del content[drawn.randrange(len(content)) :]
         else:
-            with path.open("r+b") as file:
-                file.seek(drawn.randrange(path.stat().st_size))
-                file.write(bytes([drawn.randrange(256)]))
-    except OSError:
+            content[drawn.randrange(len(content))] ^= 1 << drawn.randrange(8)
+        other.write_bytes(content)
+        other.rename(path)
+    except (OSError, ValueError):
+        other.unlink(missing_ok=True)
         return None
     return what
 
@@ -114,7 +118,7 @@ def run(args) -> int:
                 host.one(expected, kill=host.drawn.random() < 0.7)
 
         def break_files() -> None:
-            while not done.wait(0.05):
+            while not done.wait(0.3):
                 if what := harm(shared, drawn):
                     harmed[what] += 1
 
