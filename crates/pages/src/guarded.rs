@@ -219,7 +219,11 @@ impl GuardedFolder {
         let (file, mut found) = (self.read(name)?, Vec::new());
         let read = file.take(self.magic.len() as u64).read_to_end(&mut found);
         read.map_err(|source| self.system(name, source))?;
-        if found == self.magic || found.is_empty() { Ok(()) } else { Err(self.not_ours(name, NotOurs::Magic)) }
+        if found == self.magic || found.is_empty() {
+            Ok(())
+        } else {
+            Err(self.not_ours(name, NotOurs::Magic))
+        }
     }
 
     /// Checks that `found` is a regular file of this user or of root.
