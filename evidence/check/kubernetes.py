@@ -41,7 +41,7 @@ NOBODY = 65532
 def add_arguments(parser) -> None:
     common.add_arguments(parser)
     parser.add_argument("--crds", type=Path, help="a folder of CustomResourceDefinitions")
-    parser.add_argument("--tokens", type=int, default=600, help="tokens of the stream that goes on after SIGTERM")
+    parser.add_argument("--tokens", type=int, default=2000, help="tokens of the stream that goes on after SIGTERM")
 
 
 def documents(path: Path) -> list[dict]:
