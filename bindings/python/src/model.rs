@@ -9,11 +9,13 @@ use alight_chat::vectors::{
 };
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
 use alight_formats::Format;
+use alight_kernels::Isa;
 use alight_model::{
     EngineOptions, KvType, Load, MAX_SEQUENCES, MAX_THREADS, ModelError, OfPrompt, OpenOptions,
     Pooling, Precision, Repack, Request, SamplerOptions, Speculate,
 };
 use alight_text::{EncoderInput, InputError, PromptError, Vocabulary};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -55,6 +57,7 @@ pub enum Drafts {
 ///   strict            refuse a file of which a warning would say that answers are doubtful: metadata that is not read, or a
 ///                     pre-tokeniser that does not fit the vocabulary
 ///   offline           nothing is fetched from the hub
+///   isa               the kernels' SIMD level, such as "avx2"; None: the best that this CPU has. The answer is the same
 ///
 /// `generate`, `stream`, `chat`, `stream_chat` and `batch` answer; `help(alight.Model.generate)` tells their options.
 #[pyclass(frozen, module = "alight")]
@@ -125,6 +128,20 @@ fn pooled(py: Python<'_>, mut running: Running) -> PyResult<Vec<f32>> {
         if let EngineEvent::Embedding(output) = wait(py, &mut running)? {
             return Ok(output);
         }
+    }
+}
+
+/// Returns vectors or scores alone, or in a pair with the tokens of each text; of one text that is a number and no list.
+fn with_usage<'py>(
+    py: Python<'py>,
+    found: impl IntoPyObjectExt<'py>,
+    lengths: Option<&Vec<usize>>,
+    one: bool,
+) -> PyResult<Py<PyAny>> {
+    match lengths {
+        None => found.into_py_any(py),
+        Some(lengths) if one => (found, lengths.first().copied()).into_py_any(py),
+        Some(lengths) => (found, lengths).into_py_any(py),
     }
 }
 
@@ -234,7 +251,8 @@ impl Model {
     /// Opens a model. The documentation of the class describes the arguments.
     #[new]
     #[pyo3(signature = (path, *, context=None, threads=None, sequences=8, load="auto", repack="auto", lock=false, memory=None,
-        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, pack=false, strict=false, offline=false))]
+        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, pack=false, strict=false, offline=false,
+        isa=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -254,6 +272,7 @@ impl Model {
         pack: bool,
         strict: bool,
         offline: bool,
+        isa: Option<&str>,
     ) -> PyResult<Model> {
         let context = context.map(|n| whole("context", n)).transpose()?;
         let open = OpenOptions {
@@ -263,6 +282,7 @@ impl Model {
             lock,
             strict,
             memory: memory.map(|n| whole("memory", n)).transpose()?.map(|n| n as u64),
+            isa: isa.map(|name| word::<Isa>("isa", name)).transpose()?,
             ..OpenOptions::default()
         };
         let mut options = EngineOptions {
@@ -567,8 +587,10 @@ impl Model {
         Ok(if all { Array::new(numbers, &[rows, vocab]) } else { Array::new(numbers, &[vocab]) })
     }
 
-    /// A text as a vector: the final hidden states of its tokens, pooled. Of several texts, or lists of tokens, one row each.
-    #[pyo3(signature = (text, *, pooling=None, normalize=true, dimensions=None, prompt_name=None, truncate=false, parse_special=false))]
+    /// A text as a vector: the final hidden states of its tokens, pooled. Of several texts, or lists of tokens, one row each. With `usage`
+    /// the result is a pair: the vectors, and how many tokens were read of each text.
+    #[pyo3(signature = (text, *, pooling=None, normalize=true, dimensions=None, prompt_name=None, truncate=false, parse_special=false,
+        usage=false))]
     #[allow(clippy::too_many_arguments)] // the keywords of Python
     fn embed(
         &self,
@@ -580,7 +602,8 @@ impl Model {
         prompt_name: Option<String>,
         truncate: bool,
         parse_special: bool,
-    ) -> PyResult<Array> {
+        usage: bool,
+    ) -> PyResult<Py<PyAny>> {
         let pooling =
             pooling.map(|given| one_of("pooling", &given, Pooling::OF_TEXTS)).transpose()?;
         let most = self.vectors.width;
@@ -601,6 +624,7 @@ impl Model {
         let one = text.is_instance_of::<PyString>()
             || text.extract::<Items<u32>>().is_ok_and(|tokens| !tokens.0.is_empty());
         let prompts = if one { vec![Prompt::take(text)?] } else { several(text)? };
+        let mut lengths = Vec::with_capacity(prompts.len());
         let running = py.detach(|| {
             let encode = |prompt: Prompt| {
                 let input = match prompt {
@@ -611,7 +635,9 @@ impl Model {
                         vectors.tokens(prompt.encode(&self.vocabulary, &options, context)?.tokens)
                     }
                 };
-                Ok(vectors.request(input.map_err(of_vectors)?))
+                let input = input.map_err(of_vectors)?;
+                lengths.push(input.tokens.len());
+                Ok(vectors.request(input))
             };
             let requests = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
             self.begin_each(requests)
@@ -621,11 +647,14 @@ impl Model {
         for running in running {
             numbers.extend(vectors.finish(pooled(py, running)?));
         }
-        Ok(if one { Array::new(numbers, &[width]) } else { Array::new(numbers, &[rows, width]) })
+        let shape: &[usize] = if one { &[width] } else { &[rows, width] };
+        let array = Array::new(numbers, shape);
+        with_usage(py, array, usage.then_some(&lengths), one)
     }
 
-    /// The scores of documents for a query, in their order: probabilities, or with `raw` what the model's classifier puts out.
-    #[pyo3(signature = (query, documents, *, raw=false, truncate=true))]
+    /// The scores of documents for a query, in their order: probabilities, or with `raw` what the model's classifier puts out. With `usage`
+    /// the result is a pair: the scores, and how many tokens were read of each pair of a query and a document.
+    #[pyo3(signature = (query, documents, *, raw=false, truncate=true, usage=false))]
     fn rerank(
         &self,
         py: Python<'_>,
@@ -633,19 +662,24 @@ impl Model {
         documents: Vec<String>,
         raw: bool,
         truncate: bool,
-    ) -> PyResult<Vec<f64>> {
+        usage: bool,
+    ) -> PyResult<Py<PyAny>> {
         let limit = self.context.limit;
         let scores = Scores::new(self.vectors, &self.vocabulary, limit, None, truncate, || false);
         let scores = scores.map_err(of_vectors)?;
+        let mut lengths = Vec::with_capacity(documents.len());
         let running = py.detach(|| {
             let encode = |document: &String| {
                 let input: EncoderInput = scores.pair(query, document).map_err(of_vectors)?;
+                lengths.push(input.tokens.len());
                 Ok(scores.request(input))
             };
             self.begin_each(documents.iter().map(encode).collect::<PyResult<Vec<_>>>()?)
         })?;
         let rule = if raw { ScoreRule::Raw } else { ScoreRule::Probability };
-        running.into_iter().map(|running| Ok(rule.of(&pooled(py, running)?))).collect()
+        let found = running.into_iter().map(|running| Ok(rule.of(&pooled(py, running)?)));
+        let found = found.collect::<PyResult<Vec<f64>>>()?;
+        with_usage(py, found, usage.then_some(&lengths), false)
     }
 
     /// Ends what is computed, and gives the memory back.

@@ -54,7 +54,7 @@ LONGEST = ("test_models.py", "test_batch.py", "test_continuous.py", "test_gpu_bl
 # What `make test` runs, by the beginning of names; `make test-all` runs all. Of each kind of mistake that the tests see, one that is quick to look for.
 SMOKE = (
     # What is installed, and what its pages and examples say.
-    "test_package.py::test_the_command_comes", "test_package.py::test_jax_is_an_extra", "test_docs.py::test_every",
+    "test_package.py::test_the_command_comes", "test_package.py::test_jax_and_ray_are", "test_docs.py::test_every",
     "test_docs.py::test_an_example_runs[examples/python/stream.py]",
     # What is in files, and what is wrong with one; models of the hub; tokens.
     "test_open.py::", "test_read.py::test_parts", "test_read.py::test_ranges", "test_read.py::test_floats_are_the_reference[rows-Q4_K]",
@@ -66,6 +66,8 @@ SMOKE = (
     "test_generate.py::test_errors", "test_generate.py::test_help", "test_generate.py::test_a_file_that_is_cut_short",
     "test_generate.py::test_several_threads", "test_generate.py::test_streams_that_are_left", "test_generate.py::test_ctrl_c_ends_an_answer[stream]",
     "test_compute.py::test_the_next_token", "test_compute.py::test_errors", "test_compute.py::test_numbers_outlive",
+    # Rows of jobs, without Ray.
+    "test_rows.py::", "test_replica.py::",
     # Arrays in place.
     "test_numpy.py::test_plain", "test_numpy.py::test_blocks_are_floats[Q4_K]", "test_numpy.py::test_what_numpy", "test_numpy.py::test_dlpack",
     "test_numpy.py::test_jax_takes_tensors", "test_load.py::test_arrays", "test_load.py::test_what", "test_load.py::test_shards_over_devices[rows",

@@ -1,5 +1,6 @@
 """What is installed."""
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -13,8 +14,8 @@ def test_the_command_comes_with_the_package(command):
     assert run.stdout.splitlines()[0] == f"alight {alight.__version__}" == f"alight {metadata.version('alight')}"
 
 
-def test_jax_is_an_extra():
-    assert all("extra == 'jax'" in need.replace('"', "'") for need in metadata.requires("alight"))
+def test_jax_and_ray_are_extras():
+    assert all(re.search("extra == '(jax|ray)'", need.replace('"', "'")) for need in metadata.requires("alight"))
 
 
 def test_stubs_say_what_is_there(tmp_path):

@@ -58,7 +58,7 @@ Examples:
   alight serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
 
 It says \"listening on http://…\" on standard error when it is ready. After Ctrl-C, SIGTERM or SIGHUP, requests that \
-are being answered have 5 seconds to finish; a second one ends the program at once. docs/reference/server.md has every address.")]
+are being answered have some seconds to finish (--drain-seconds); a second one ends the program at once. docs/reference/server.md has every address.")]
 pub struct ServeArgs {
     /// The model: a .gguf file (of a split model, its first shard). Several, or a folder of them: requests choose by `model`
     #[arg(value_name = "MODEL", required = true)]
@@ -121,6 +121,14 @@ pub struct ServeArgs {
     /// Serve Prometheus metrics at /metrics
     #[arg(long)]
     metrics: bool,
+
+    /// Names of metrics: llama-server's; or vLLM's, too, which pickers of endpoints in Kubernetes look for
+    #[arg(long, value_name = "WHOSE", default_value = "llama", requires = "metrics")]
+    metrics_names: MetricNames,
+
+    /// Give requests that are being answered N seconds to finish, after Ctrl-C, SIGTERM or SIGHUP
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    drain_seconds: u32,
 
     /// Log one line a request on standard error: time, client, path, status, seconds, model, tokens, and what was dropped or changed
     /// of it; auto: if that is a terminal
@@ -191,6 +199,13 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     sampling: SamplingArgs,
+}
+
+/// The names of metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum MetricNames {
+    Llama,
+    Vllm,
 }
 
 /// When requests are logged.
@@ -321,6 +336,8 @@ pub fn main(args: ServeArgs) -> Outcome {
         keys,
         origins: args.cors_origins.clone(),
         metrics: args.metrics,
+        vllm_metrics: args.metrics_names == MetricNames::Vllm,
+        drain: Duration::from_secs(args.drain_seconds.into()),
         slots: !args.no_slots,
         slot_files: args.slot_save_path.clone(),
         rest: u64::try_from(args.sleep_idle_seconds).ok().map(Duration::from_secs),
@@ -346,7 +363,7 @@ pub fn main(args: ServeArgs) -> Outcome {
         server.log_requests(Arc::new(say::line));
     }
     let address = server.address().context("the address is not known")?;
-    stop_by_signals(server.stopper())?;
+    stop_by_signals(server.stopper(), args.drain_seconds)?;
     let models: Vec<&'static Model> = served.iter().map(|served| served.model).collect();
     let log = Arc::new(|text: &str| say::note(text));
     let outcome = server.run(served, log, || {
@@ -531,7 +548,7 @@ impl ServeArgs {
 }
 
 /// On the first signal, the server finishes its answers; the second one ends the program.
-fn stop_by_signals(stopper: Stopper) -> Outcome {
+fn stop_by_signals(stopper: Stopper, seconds: u32) -> Outcome {
     let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(wanted).context("signals cannot be caught")?;
     Interrupt::leave_to_others();
@@ -540,9 +557,9 @@ fn stop_by_signals(stopper: Stopper) -> Outcome {
             if n > 0 {
                 process::exit(128 + signal);
             }
-            say::line(
-                "shutting down: running requests have 5 seconds to finish; a second signal ends them at once",
-            );
+            say::line(&format!(
+                "shutting down: running requests have {seconds} seconds to finish; a second signal ends them at once"
+            ));
             stopper.stop();
         }
     };

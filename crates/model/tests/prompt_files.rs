@@ -323,6 +323,36 @@ fn the_folder_is_private_limited_and_listed() {
     assert!(limited.list().unwrap().is_empty() && limited.path().join("other.txt").exists());
 }
 
+/// In a folder of the network a file has a hidden name while it is written, which a process that is killed leaves.
+#[test]
+fn what_killed_processes_have_left_goes_and_counts_until_then() {
+    let place = tempfile::tempdir().unwrap();
+    let model = open(&Spec::llama().write(place.path()).0);
+    let unlimited = folder(&place);
+    let first = write(&model, &unlimited, &tokens(100, 290, 1), 50);
+    let (written, bytes) = (fs::read(&first).unwrap(), fs::metadata(&first).unwrap().len());
+    let left = |name: &str, content: &[u8], hours: u64| {
+        let path = unlimited.path().join(name);
+        fs::write(&path, content).unwrap();
+        let then = std::time::SystemTime::now() - std::time::Duration::from_secs(hours * 3600);
+        fs::File::open(&path).unwrap().set_modified(then).unwrap();
+        path
+    };
+    let old = left(".a-b-c.prompt.17-0.tmp", &written[..100], 2);
+    let empty = left(".a-b-d.prompt.17-1.tmp", b"", 2);
+    let other = left(".a-b-e.prompt.17-2.tmp", b"mine", 2);
+    let new = left(".a-b-f.prompt.18-0.tmp", &written, 0);
+    // The first has no room next to the one that is being written.
+    let limited = PromptFolder::new(unlimited.path(), 2 * bytes + 100);
+    let second = write(&model, &limited, &tokens(100, 290, 2), 50);
+    let there = [&old, &empty, &other, &new, &first, &second].map(|path| path.exists());
+    assert_eq!(there, [false, false, true, true, false, true]);
+    // An empty file that has the name of a prompt is replaced.
+    fs::write(&second, "").unwrap();
+    assert_eq!(write(&model, &unlimited, &tokens(100, 290, 2), 50), second);
+    assert_eq!(warm(&model, &unlimited, &tokens(100, 290, 2)).1.positions, 99);
+}
+
 #[test]
 fn no_link_is_followed_and_nothing_replaced_that_is_no_prompt_file() {
     let place = tempfile::tempdir().unwrap();

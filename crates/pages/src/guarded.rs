@@ -68,9 +68,11 @@ pub enum NotOurs {
 }
 
 impl GuardedError {
-    /// True if there is no such folder or file.
+    /// True if there is no such folder or file, or, in a folder of the network, not any more: another host has removed it since its name was seen.
     pub fn is_missing(&self) -> bool {
-        matches!(self, GuardedError::System { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        let GuardedError::System { source, .. } = self else { return false };
+        let is_stale = source.raw_os_error() == Some(Errno::STALE.raw_os_error());
+        source.kind() == io::ErrorKind::NotFound || is_stale
     }
 }
 
@@ -90,8 +92,8 @@ pub struct GuardedFile {
 ///
 /// Invariants, whatever other users do to the folder: no link in it is followed, and nothing in it is opened
 /// except regular files, so opening never blocks. A file is read only if it belongs to this user or to root.
-/// A file is replaced or removed only if, in addition, it begins with the magic number, which is checked just
-/// before. A folder of another user is refused, because its owner can change everything in it; in a folder of
+/// A file is replaced or removed only if, in addition, it begins with the magic number or is empty, which is checked
+/// just before. A folder of another user is refused, because its owner can change everything in it; in a folder of
 /// this user or of root to which others can write, they can put files of theirs, which are left alone.
 #[derive(Clone, Debug)]
 pub struct GuardedFolder {
@@ -211,12 +213,17 @@ impl GuardedFolder {
         }
     }
 
-    /// Checks that `name` is a file of ours: one that may be read, and begins with the magic number.
+    /// Checks that `name` is a file of ours: one that may be read, and begins with the magic number, or is empty. On filesystems that cannot give a
+    /// new file its name at once, a process that is killed meanwhile leaves an empty one.
     fn check_ours(&self, name: &OsStr) -> Result<(), GuardedError> {
         let (file, mut found) = (self.read(name)?, Vec::new());
         let read = file.take(self.magic.len() as u64).read_to_end(&mut found);
         read.map_err(|source| self.system(name, source))?;
-        if found == self.magic { Ok(()) } else { Err(self.not_ours(name, NotOurs::Magic)) }
+        if found == self.magic || found.is_empty() {
+            Ok(())
+        } else {
+            Err(self.not_ours(name, NotOurs::Magic))
+        }
     }
 
     /// Checks that `found` is a regular file of this user or of root.

@@ -113,12 +113,11 @@ fn what_is_not_ours_stays_and_is_not_read() {
         fs::write(victim, [MAGIC, b"mine"].concat()).unwrap();
         symlink(victim, path).unwrap();
     };
-    let planted: [(NotOurs, Plant); 8] = [
+    let planted: [(NotOurs, Plant); 7] = [
         (LINK, to_text),
         (LINK, to_ours),
         (LINK, |path, _| symlink("nowhere", path).unwrap()),
         (NotOurs::Magic, |path, _| fs::write(path, "a text of somebody").unwrap()),
-        (NotOurs::Magic, |path, _| fs::write(path, "").unwrap()),
         (NotOurs::Magic, |path, _| fs::write(path, &MAGIC[..7]).unwrap()),
         (NotOurs::Kind(FileKind::Pipe), |path, _| pipe(path)),
         (NotOurs::Kind(FileKind::Directory), |path, _| fs::create_dir(path).unwrap()),
@@ -142,6 +141,19 @@ fn what_is_not_ours_stays_and_is_not_read() {
         assert!(!files.iter().any(|file| file.name == NAME) || expected == NotOurs::Magic);
         assert_eq!(([look(&path), look(&victim)], names(place.path())), (before, all));
     }
+}
+
+/// A process that was killed leaves one where a new file cannot have its name at once.
+#[test]
+fn an_empty_file_is_replaced_and_removed() {
+    let place = TempDir::new().unwrap();
+    let (folder, path) = (open(place.path()).unwrap(), place.path().join(NAME));
+    fs::write(&path, "").unwrap();
+    write(&folder, b"new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [MAGIC, b"new"].concat());
+    fs::write(&path, "").unwrap();
+    folder.remove(OsStr::new(NAME)).unwrap();
+    assert!(names(place.path()).is_empty());
 }
 
 #[test]

@@ -112,6 +112,10 @@ pub struct Options {
     pub origins: Vec<String>,
     /// True if `/metrics` is enabled.
     pub metrics: bool,
+    /// True if `/metrics` has vLLM's names, too.
+    pub vllm_metrics: bool,
+    /// How long requests may take to end after the server was asked to end.
+    pub drain: Duration,
     /// True if `/slots` is enabled.
     pub slots: bool,
     /// The folder of the files that `/slots/N?action=save` writes and `restore` reads; `None` disables them.
@@ -142,6 +146,8 @@ impl Options {
             keys: Vec::new(),
             origins: Vec::new(),
             metrics: false,
+            vllm_metrics: false,
+            drain: Duration::from_secs(5),
             slots: false,
             slot_files: None,
             rest: None,

@@ -39,8 +39,6 @@ const SMALL_BODY: usize = 256 << 10;
 /// The time limit for the head of a request, also on an idle connection; and for the body.
 const HEAD_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
-/// The time that streams have to end at shutdown.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// The time that clients have to read that they were cut off.
 const SHUTDOWN_FLUSH: Duration = Duration::from_millis(500);
 
@@ -165,7 +163,7 @@ async fn accept(
     drop(listener);
     let _ = stop.wait_for(|stop| *stop).await;
     let all_gone = || room.acquire_many(CONNECTIONS as u32);
-    let end = Instant::now() + SHUTDOWN_GRACE;
+    let end = Instant::now() + shared.options.drain;
     if timeout_at(end, all_gone()).await.is_err() {
         // Requests still in progress end with an error that their clients may read.
         let (done, quitted) = oneshot::channel();

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final, type_check_only
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final, overload, type_check_only
 
 if TYPE_CHECKING:
     import numpy as np
@@ -767,11 +767,13 @@ class Model:
         pack: bool = False,
         strict: bool = False,
         offline: bool = False,
+        isa: str | None = None,
     ) -> Model:
         """Opens a GGUF file, or a folder with one model in it. The weights are mapped, and loaded in the background.
 
         A name that begins with `hf.co/` or another address of the hub is a model there, as `alight run` takes it: it is fetched if
-        it is not in the cache, and with `offline` it is not fetched.
+        it is not in the cache, and with `offline` it is not fetched. `isa`: the kernels' SIMD level, such as `"avx2"`, which changes no answer;
+        `None`: the best that this CPU has.
         `context`: positions of a prompt and its answer; 0 as many as the model was trained for; `None` 4096 of them at most.
         `threads`: to compute with, one per core if `None`. `sequences`: answers that are computed at the same time; others wait.
         `prompt_cache`: bytes of memory for what was computed of prompts, for those that begin alike. `memory`: bytes that the
@@ -836,6 +838,7 @@ class Model:
     def logits(self, prompt: str | Sequence[int] | Sequence[dict[str, Any]], *, all: bool = False, parse_special: bool = False) -> Array:
         """The logits of what follows a prompt, [vocab_size]; with `all`, of what follows each of its tokens, [tokens, vocab_size].
         A text has no chat template here."""
+    @overload
     def embed(
         self,
         text: str | Sequence[int] | Iterable[str | Sequence[int]],
@@ -846,13 +849,32 @@ class Model:
         prompt_name: str | None = None,
         truncate: bool = False,
         parse_special: bool = False,
+        usage: Literal[False] = False,
     ) -> Array:
         """A text, or its tokens, as a vector: the final hidden states of the tokens, pooled; of several, one row each.
         `pooling`: as the file says, or else the mean. `normalize`: of length 1. `dimensions`: only the first of its numbers.
-        `prompt_name`: the prompt of the file that precedes each text. `truncate`: of a text that is too long, the beginning."""
-    def rerank(self, query: str, documents: Sequence[str], *, raw: bool = False, truncate: bool = True) -> list[float]:
+        `prompt_name`: the prompt of the file that precedes each text. `truncate`: of a text that is too long, the beginning.
+        `usage`: the result is a pair, of the vectors and the number of tokens that were read of each text."""
+    @overload
+    def embed(
+        self,
+        text: str | Sequence[int] | Iterable[str | Sequence[int]],
+        *,
+        pooling: Literal["mean", "cls", "last"] | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+        parse_special: bool = False,
+        usage: Literal[True],
+    ) -> tuple[Array, Any]: ...
+    @overload
+    def rerank(self, query: str, documents: Sequence[str], *, raw: bool = False, truncate: bool = True, usage: Literal[False] = False) -> list[float]:
         """How well documents suit a query, in their order, by a model with a classifier: probabilities, or with `raw` what the
-        classifier puts out. Of a pair that is too long, the document is cut."""
+        classifier puts out. Of a pair that is too long, the document is cut. `usage`: the result is a pair, of the scores and the number of
+        tokens that were read of each pair of a query and a document."""
+    @overload
+    def rerank(self, query: str, documents: Sequence[str], *, raw: bool = False, truncate: bool = True, usage: Literal[True]) -> tuple[list[float], list[int]]: ...
     def close(self) -> None:
         """Ends what is computed, and gives the memory back. Streams raise `ClosedError` then."""
     @property

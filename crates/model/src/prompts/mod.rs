@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
@@ -22,6 +22,9 @@ use self::file::open_folder;
 use crate::positions::{POSITIONS, Windows};
 
 const EXTENSION: &str = "prompt";
+/// After this time without a write, a file that never got its name is left over from a process that was killed. A prompt is written in seconds; the
+/// clocks of hosts that share a folder may differ by more.
+const ABANDONED: Duration = Duration::from_secs(3600);
 /// A shorter prompt is computed faster than it is looked up.
 pub(crate) const MIN_TOKENS: usize = POSITIONS;
 
@@ -214,7 +217,7 @@ impl PromptFolder {
         }) {
             return Ok(Some(path));
         }
-        let mut left = self.limit - len;
+        let mut left = (self.limit - len).saturating_sub(unfinished(&folder)?);
         for GuardedFile { name: other, bytes, .. } in files(&folder)? {
             match left.checked_sub(bytes) {
                 Some(rest) if other != name => left = rest,
@@ -228,6 +231,27 @@ impl PromptFolder {
         contents.write(&folder, name)?;
         Ok(Some(path))
     }
+}
+
+/// The bytes of files that have no names of prompts yet, where a filesystem has no files without names (NFS, FUSE). Those that are no longer written
+/// are removed.
+///
+/// # Errors
+/// The folder cannot be read.
+fn unfinished(folder: &GuardedFolder) -> Result<u64, GuardedError> {
+    let hidden = format!(".{EXTENSION}.");
+    let is_hidden = |name: &OsStr| {
+        name.as_encoded_bytes().starts_with(b".")
+            && name.to_str().is_some_and(|name| name.contains(&hidden) && name.ends_with(".tmp"))
+    };
+    let mut all = 0;
+    for GuardedFile { name, bytes, modified } in folder.files(is_hidden)? {
+        let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+        if age <= ABANDONED || folder.remove(&name).is_err() {
+            all += bytes;
+        }
+    }
+    Ok(all)
 }
 
 /// The files in a folder that are named like prompt files, most recently used first.

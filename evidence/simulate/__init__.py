@@ -1,0 +1,1 @@
+"""What is computed from measurements and cannot be measured here."""
