@@ -23,8 +23,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use alight_model::{
-    AdapterSet, CachePage, Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model,
-    ModelError, OfPrompt, Request, RequestId,
+    AdapterSet, CachePage, Cancel, Constraint, Engine, EngineOptions, Event, Finish, Logprobs,
+    Model, ModelError, OfPrompt, Request, RequestId,
 };
 
 use crate::counts::{Counts, Totals};

@@ -200,7 +200,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         name: label_value(&serving.name),
         totals: serving.worker.counts().now(),
         context: serving.worker.context(),
-        page: serving.worker.page(),
+        page: serving.worker.page().map(|page| (page.positions, page.bytes)),
         kept_limit: options.engine.prompt_cache,
     });
     let samples: Vec<Sample> = samples.collect();
