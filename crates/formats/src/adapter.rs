@@ -88,7 +88,7 @@ pub struct AdapterFile<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorChange<'a> {
     /// Adds a product of low rank to a matrix, or to each of a stack of matrices.
-    LowRank(LowRankFactors<'a>),
+    LowRank(Box<LowRankFactors<'a>>),
     /// Adds numbers to a vector: `[len]`, F32.
     Delta(TensorInfo<'a>),
     /// Replaces a tensor.
@@ -317,7 +317,7 @@ impl<'a> Parts<'a> {
         let Some(b) = b else { return Err(lone(Some(a), "its .lora_b")) };
         let factors = LowRankFactors { a, b, rank: b.ne[0], bias, magnitude };
         factors.check(base)?;
-        Ok(TensorChange::LowRank(factors))
+        Ok(TensorChange::LowRank(Box::new(factors)))
     }
 }
 

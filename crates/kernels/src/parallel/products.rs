@@ -100,16 +100,14 @@ impl LowRank<'_> {
     }
 }
 
+/// Work on a token: its number, its values, and its row of the output.
+pub type TokenWork<'f> = dyn Fn(usize, &[f32], &mut [f32]) + Sync + 'f;
+
 /// Calls `f(token, its values, its row of the output)` for each token of a set, which has them as floats.
 ///
 /// # Panics
 /// If the set has no floats, or the output is too short.
-pub fn each_token<T: Threads>(
-    threads: &mut T,
-    x: &Activations,
-    out: Rows<'_>,
-    f: &(dyn Fn(usize, &[f32], &mut [f32]) + Sync),
-) {
+pub fn each_token<T: Threads>(threads: &mut T, x: &Activations, out: Rows<'_>, f: &TokenWork<'_>) {
     assert!(x.formats().covers((WeightType::F32, Layout::Rows)), "tokens as floats");
     each_row(threads, x.rows().all(), Cut::default(), [out], &|t, [out], _| {
         f(t, x.float_row(t), out);

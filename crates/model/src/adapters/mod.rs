@@ -84,12 +84,15 @@ impl Adapter {
     }
 }
 
+/// An adapter and its scale.
+type ScaledAdapter = (Arc<Adapter>, f32);
+
 /// The adapters of a sequence, each with its scale, in the order of their hashes: a set has one order, so that the same adapters yield the same bits,
 /// in whichever order they were named. An adapter that is named twice has the sum of its scales. Those with a scale of 0 are left out: then everything
 /// is as without them.
 #[derive(Clone, Debug, Default)]
 pub struct AdapterSet {
-    all: Option<Arc<[(Arc<Adapter>, f32)]>>,
+    all: Option<Arc<[ScaledAdapter]>>,
 }
 
 impl AdapterSet {

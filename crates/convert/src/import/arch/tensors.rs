@@ -115,7 +115,7 @@ impl<'a> NetworkTensors<'a> {
                         name: architecture.own_output.then_some(OUTPUT.gguf),
                     }
                 }
-                Some(TensorRole::Beside) => Rule::Beside,
+                Some(TensorRole::Companion) => Rule::Beside,
                 Some(TensorRole::In(layer, name, part, expert)) => {
                     check(config, dimensions, tensor, layer, &part)?;
                     parameters = parameters.saturating_add(elements(tensor, &part));
@@ -228,7 +228,7 @@ pub(super) fn places(
         match role {
             None => Ok(None),
             Some(TensorRole::Out(reason)) => Err(refused(reason)),
-            Some(TensorRole::Beside) => Err(refused("accompanies another tensor")),
+            Some(TensorRole::Companion) => Err(refused("accompanies another tensor")),
             Some(TensorRole::Tied) => Err(refused(
                 "is its embedding (tie_word_embeddings): GGUF has no form for an output of its own",
             )),
@@ -282,7 +282,7 @@ enum TensorRole {
     /// The same for several tensors that are each a part of it.
     Several(u64, Vec<(String, Part)>),
     /// It accompanies another tensor.
-    Beside,
+    Companion,
     Out(&'static str),
     /// It should be a copy of the embedding.
     Tied,
@@ -328,7 +328,7 @@ impl Names<'_> {
         if let Some(matrix) = rest.strip_suffix("_scale_inv").filter(|_| self.source.tile.is_some())
         {
             let name = &name[..name.len() - rest.len() + matrix.len()];
-            return self.source.names.contains(name).then_some(TensorRole::Beside);
+            return self.source.names.contains(name).then_some(TensorRole::Companion);
         }
         let embedding = Part { source: naming.embedding, ..EMBEDDING };
         for part in [&embedding].into_iter().chain(self.architecture.outside) {
