@@ -39,8 +39,9 @@ fn an_answer_has_the_adapters_of_the_command() {
     let both = run(&model, &["--lora", &one, "--lora", &format!("{two}:0.5")]);
     assert_eq!(run(&model, &["--lora", &format!("{two}:0.5,{one}")]), both, "in any order");
     assert_ne!(both, of_one);
-    alight(&["run", &model, "x", "--lora", &model]).fails(1, &["not an adapter, but a model"]);
-    alight(&["run", &model, "x", "--lora", "missing.gguf"]).fails(1, &["missing.gguf"]);
+    alight(&["run", &model, "--raw", "x", "--lora", &model])
+        .fails(1, &["not an adapter, but a model"]);
+    alight(&["run", &model, "--raw", "x", "--lora", "missing.gguf"]).fails(1, &["missing.gguf"]);
     alight(&["run", &model, "x", "--lora", "a.gguf:inf"])
         .fails_as_usage("expected a finite number");
 }

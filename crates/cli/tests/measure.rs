@@ -252,7 +252,7 @@ fn a_picture_of_experts() {
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
     };
     // The slots hold the experts of two of the six layers.
-    let memory = 2 * after("experts of one layer take ") + after("every token reads takes ");
+    let memory = 2 * after("experts of one layer take ") + after("everything else takes ");
     drawn(&format!("{memory}B")).succeeds();
     let text = fs::read_to_string(&svg).unwrap();
     assert!(text.starts_with("<svg ") && text.contains("6 layers with experts, tokens 1 to 16"));

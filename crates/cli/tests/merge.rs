@@ -92,6 +92,8 @@ fn an_adapter_is_shown_and_compared_with_a_model() {
     let other = dir.path().join("other.gguf");
     fs::write(&other, builder.file(|_, bytes| bytes.fill(0))).unwrap();
     let other = other.to_str().unwrap();
-    alight(&["inspect", other, "--base", &model]).fails(1, &["does not fit", "qwen2"]);
+    let shown = alight(&["inspect", other, "--base", &model]);
+    assert_eq!(shown.status, Some(1), "{}", shown.stderr);
+    assert!(shown.stdout.contains("it does not fit") && shown.stdout.contains("qwen2"));
     alight(&["merge", &model, other, "-o", "x"]).fails(1, &["does not fit the model", "qwen2"]);
 }
