@@ -83,7 +83,7 @@ fn kinds() -> Vec<(Spec, &'static [&'static str])> {
         (Spec::deepseek2(), &[]),
         (Spec { ty: GgmlType::F32, ..Spec::deepseek2_before_2025() }, &[]),
         (Spec::lfm2(), &["shortconv.conv"]),
-        (Spec::nemotron_h_moe(), &["ssm_conv1d"]),
+        (Spec::nemotron_h_moe(), &["ssm_conv1d", "ssm_norm"]),
         (Spec::qwen2moe(), &[]),
         (Spec::qwen3moe(), &[]),
         (fused(Spec::qwen3moe()), &[]),
