@@ -105,6 +105,13 @@ pub(crate) fn estimate(file: &File, range: Range<u64>) -> io::Result<Residency> 
     ask(file, range, COUNTED)
 }
 
+/// Like [`estimate`], where the system reports what is cached; `None` where only reads could find out, which leave pages behind.
+pub(crate) fn reported(file: &File, range: Range<u64>) -> Option<Residency> {
+    let metadata = file.metadata().ok()?;
+    let by_call = !is_overlay(file) && cachestat(file, range.start..range.start + 1).is_some();
+    (by_call || may_be_told(file, &metadata)).then(|| estimate(file, range).ok())?
+}
+
 /// Drops the file from the page cache, as far as possible without privilege: its changes are written
 /// (fsync), then its pages are dropped (fadvise). Returns what is still cached: nothing, if
 /// [`Residency::is_proven_cold`]. Pages that a process has mapped and touched, or is reading, stay.

@@ -76,7 +76,7 @@ const MIN_STAYED: u64 = 256 << 10;
 fn cached_bytes(work: &Work) -> Option<u64> {
     let start = work.pieces.iter().map(|piece| piece.range().start).min()?;
     let end = work.pieces.iter().map(|piece| piece.range().end).max()?;
-    let found = residency::estimate(work.file, start..end).ok()?;
+    let found = residency::reported(work.file, start..end)?;
     Some((found.share() * (end - start) as f64) as u64)
 }
 
