@@ -105,7 +105,7 @@ pub(crate) fn estimate(file: &File, range: Range<u64>) -> io::Result<Residency> 
     ask(file, range, COUNTED)
 }
 
-/// Like [`estimate`], where the system reports what is cached; `None` where only reads could find out, which leave pages behind.
+/// Like [`estimate`], where the system reports what is cached; `None` where only reads could find out, which leave pages in it.
 pub(crate) fn reported(file: &File, range: Range<u64>) -> Option<Residency> {
     let metadata = file.metadata().ok()?;
     let by_call = !is_overlay(file) && cachestat(file, range.start..range.start + 1).is_some();
