@@ -2,15 +2,13 @@
 //! have been used since. Requests that still use it keep it.
 
 use std::collections::BTreeMap;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use alight_chat::body::fields::Fields;
 use alight_chat::body::refusal::Refusal;
 use alight_model::{Adapter, AdapterSet, Model};
+use alight_pages::Stamp;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -42,19 +40,10 @@ struct Named {
 /// An adapter that is open.
 struct OpenAdapter {
     adapter: Arc<Adapter>,
-    file: FileStamp,
+    /// Distinguishes its file from another one under its name.
+    file: Stamp,
     /// When it was last used.
     used: u64,
-}
-
-/// Distinguishes a file from another one under its name.
-#[derive(PartialEq, Eq)]
-struct FileStamp(u64, u64, u64, Option<SystemTime>);
-
-impl FileStamp {
-    fn of(metadata: &Metadata) -> FileStamp {
-        FileStamp(metadata.dev(), metadata.ino(), metadata.len(), metadata.modified().ok())
-    }
 }
 
 /// The adapters of a served model.
@@ -173,7 +162,7 @@ impl Adapters {
             |why: String| Failure::invalid(format!("the adapter {name:?} cannot be used: {why}"));
         let metadata = std::fs::metadata(&path)
             .map_err(|error| failed(format!("its file cannot be read ({})", error.kind())))?;
-        let file = FileStamp::of(&metadata);
+        let file = Stamp::from(&metadata);
         {
             let mut state = self.state();
             state.clock += 1;
