@@ -77,7 +77,7 @@ pub(crate) fn ask(
     if !serving.model.spec().generates() {
         return Err(Failure::invalid(NO_ANSWERS));
     }
-    let adapters = serving.adapters.take(call.adapter.get().map(|name| &**name), fields)?;
+    let adapters = call.adapters(serving, fields)?;
     let mut defaults = call.server.options.sampling;
     if !call.server.options.fixed_seed {
         defaults.seed = ids::random() >> 32;

@@ -9,15 +9,14 @@ use std::sync::Arc;
 use alight_chat::body::fields::{Fields, kind};
 use alight_chat::body::refusal::Refusal;
 use alight_chat::vectors::Normalization;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::embedding::{self, ManyVectors, Texts, VectorRules};
 use crate::endpoints;
 use crate::failure::Failure;
 use crate::http::{self, Answered, Call};
+use crate::shared::Shared;
 use crate::{asking, ids};
 
 /// The forms in which vectors are given, in the order in which they are listed.
@@ -49,28 +48,26 @@ const PROMPTS: [(&str, &[&str]); 4] = [
 ];
 
 /// A request, as far as it shapes the response.
-struct EmbedRequest {
+pub(crate) struct EmbedRequest {
     vectors: Texts,
     texts: Vec<Value>,
     forms: Vec<usize>,
+    /// True for the second version.
+    second: bool,
     /// True for the first version without `embedding_types`: one list of vectors.
     is_list: bool,
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    answer_of(call, true).await
-}
-
-/// Answers a request of the first version.
-pub(crate) async fn first(call: Call) -> Answered {
-    answer_of(call, false).await
-}
-
-async fn answer_of(call: Call, second: bool) -> Answered {
     let server = Arc::clone(&call.server);
-    let EmbedRequest { vectors, texts, forms, is_list } =
-        call.apart(move |call| begun(call, second)).await?;
-    let ManyVectors { all, tokens, .. } = vectors.vectors(&server).await?;
+    let request = call.apart(|call| begun(call, call.object()?, true)).await?;
+    respond(request, &server).await
+}
+
+/// Computes the vectors, and writes the response.
+pub(crate) async fn respond(request: EmbedRequest, server: &Shared) -> Answered {
+    let EmbedRequest { vectors, texts, forms, second, is_list } = request;
+    let ManyVectors { all, tokens, .. } = vectors.vectors(server).await?;
     let mut body = format!("{{\"id\":\"{}\",\"embeddings\":", ids::id("embed-"));
     body.push_str(if is_list { "" } else { "{" });
     for (i, form) in forms.into_iter().enumerate() {
@@ -98,10 +95,7 @@ impl Form {
     fn write(self, vector: &[f32], out: &mut String) {
         match self {
             Form::Numbers => embedding::write(vector, out),
-            Form::Base64 => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                let _ = write!(out, "\"{}\"", STANDARD.encode(bytes));
-            }
+            Form::Base64 => embedding::write_base64(vector, out),
             Form::Signs { offset } => {
                 let byte = |eight: &[f32]| {
                     let bit = |(i, x): (usize, &f32)| u8::from(*x > 0.0) << (7 - i);
@@ -113,9 +107,14 @@ impl Form {
     }
 }
 
-/// Reads the request, and tokenizes the texts.
-fn begun(call: &Call, second: bool) -> Result<EmbedRequest, Failure> {
-    let mut fields = Fields::new(call.declared(&endpoints::COHERE_EMBED)?);
+/// Reads the body of a request of the first or the second version, and tokenizes the texts.
+pub(crate) fn begun(
+    call: &Call,
+    mut body: Map<String, Value>,
+    second: bool,
+) -> Result<EmbedRequest, Failure> {
+    call.admit(&endpoints::COHERE_EMBED, &mut body)?;
+    let mut fields = Fields::new(body);
     let serving = asking::model_of_vectors(call, &mut fields)?;
     let forms = forms(&mut fields)?;
     let is_list = !second && forms.is_none();
@@ -152,7 +151,7 @@ fn begun(call: &Call, second: bool) -> Result<EmbedRequest, Failure> {
     let vectors = embedding::take(call, serving, &mut fields, rules)
         .map_err(|failure| failure.in_words(&[("dimensions", "output_dimension")], ""))?;
     let forms = forms.unwrap_or_else(|| vec![0]);
-    Ok(EmbedRequest { vectors, texts, forms, is_list })
+    Ok(EmbedRequest { vectors, texts, forms, second, is_list })
 }
 
 /// Takes the forms of vectors, as positions in [`FORMS`], each once.

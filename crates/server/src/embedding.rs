@@ -13,6 +13,8 @@ use alight_chat::vectors::{Normalization, ScoreRule, Scores, VectorError, Vector
 use alight_chat::worker::GenerateRequest;
 use alight_model::{AdapterSet, Pooling};
 use alight_text::{EncoderInput, InputError, PromptError};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::apart::{is_cancelled, note};
@@ -127,6 +129,12 @@ pub(crate) fn write(vector: &[f32], out: &mut String) {
     out.push(']');
 }
 
+/// Appends a vector as text in JSON: base64 of its numbers, which are little-endian f32.
+pub(crate) fn write_base64(vector: &[f32], out: &mut String) {
+    let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let _ = write!(out, "\"{}\"", STANDARD.encode(bytes));
+}
+
 impl Texts {
     /// Computes the vectors.
     pub(crate) async fn vectors(self, server: &Shared) -> Result<ManyVectors, Failure> {
@@ -214,7 +222,7 @@ impl Batch {
             note(CUT);
         }
         let (model, record) = (serving.name.clone(), Arc::clone(&call.record));
-        let adapters = serving.adapters.take(call.adapter.get().map(|name| &**name), fields)?;
+        let adapters = call.adapters(serving, fields)?;
         record.ignored(fields);
         Ok(Batch { model, record, inputs, salt: call.salt.clone(), adapters })
     }

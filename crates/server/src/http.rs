@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use alight_chat::body::fields::Fields;
 use alight_chat::decoded::decoded;
-use alight_model::ModelSpec;
+use alight_model::{AdapterSet, ModelSpec};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -104,14 +105,21 @@ impl Call {
         name: Option<&str>,
         for_it: fn(&ModelSpec) -> bool,
     ) -> Result<&Serving, Failure> {
-        if let Some((serving, adapter)) = name.and_then(|name| self.server.models.adapted(name)) {
+        let (serving, adapter) = self.server.models.find_adapted(name, for_it)?;
+        if let Some(adapter) = adapter {
             let _ = self.adapter.set(adapter.into());
-            self.record.model(&serving.name);
-            return Ok(serving);
         }
-        let serving = self.server.models.find_for(name, for_it)?;
         self.record.model(&serving.name);
         Ok(serving)
+    }
+
+    /// Takes the adapters of the request: see [`Adapters::take`](crate::adapters::Adapters::take).
+    pub(crate) fn adapters(
+        &self,
+        serving: &Serving,
+        fields: &mut Fields,
+    ) -> Result<AdapterSet, Failure> {
+        serving.adapters.take(self.adapter.get().map(|name| &**name), fields)
     }
 
     /// Returns the value of `name` in the query.

@@ -180,8 +180,20 @@ impl Models {
         self.find_for(name, |_| true)
     }
 
+    /// As [`Models::find_for`], where the name may be that of an adapter: returns that, too.
+    pub(crate) fn find_adapted<'n>(
+        &self,
+        name: Option<&'n str>,
+        for_it: fn(&ModelSpec) -> bool,
+    ) -> Result<(&Serving, Option<&'n str>), Failure> {
+        match name.and_then(|name| self.adapted(name)) {
+            Some((serving, adapter)) => Ok((serving, Some(adapter))),
+            None => Ok((self.find_for(name, for_it)?, None)),
+        }
+    }
+
     /// Returns the model and the adapter that a name is of: that of an adapter, or of a model and an adapter after a colon.
-    pub(crate) fn adapted<'n>(&self, name: &'n str) -> Option<(&Serving, &'n str)> {
+    fn adapted<'n>(&self, name: &'n str) -> Option<(&Serving, &'n str)> {
         if self.named(name).is_some() {
             return None;
         }

@@ -101,10 +101,7 @@ async fn answer(call: Call, begun: fn(&Call) -> Result<OllamaEffect, Failure>) -
         OllamaEffect::Nothing { unload, lines } => {
             if !unload {
                 // An engine that rests, or was not used yet, is made ready.
-                let serving = match server.models.adapted(&lines.model) {
-                    Some((serving, _)) => serving,
-                    None => server.models.find(Some(&lines.model))?,
-                };
+                let (serving, _) = server.models.find_adapted(Some(&lines.model), |_| true)?;
                 worker::between(&serving.worker, |_| ()).await?;
             }
             let mut line = lines.line(Vec::new(), None);

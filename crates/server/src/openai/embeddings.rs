@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use alight_chat::body::fields::Fields;
 use alight_chat::vectors::Normalization;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
@@ -26,10 +24,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         let _ = write!(body, "{{\"object\":\"embedding\",\"index\":{i},\"embedding\":");
         match encoded {
             false => embedding::write(vector, &mut body),
-            true => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                let _ = write!(body, "\"{}\"", STANDARD.encode(bytes));
-            }
+            true => embedding::write_base64(vector, &mut body),
         }
         body.push('}');
     }
