@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use alight_formats::packed::PART_ALIGNMENT;
 use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span, join};
-use alight_pages::{Facts, LoadRequest, Map, ReadMethod, choose, is_marked_by_others};
+use alight_pages::{Map, is_marked_by_others};
 
-use super::shortage::{ALIGN, Planned, Shortage};
-use super::{FileReport, Load, LoadReport, Repack, Wanted};
+use super::shortage::{ALIGN, Planned, Shortage, are_direct, uncached_choice};
+use super::{LoadReport, Repack, Wanted};
 use crate::store::{InSlots, LoadError, Storage};
 use crate::tensors::MatrixRef;
 use crate::weights::Weights;
@@ -29,13 +29,7 @@ pub(super) fn plan(
     let always = all - experts + wanted.sequence_bytes;
     let least = Slots::least(&groups, ALIGN);
     let left = budget.saturating_sub(always);
-    let copied = |file: &FileReport, copied| {
-        let request = LoadRequest { load: Load::Auto, copied, weights: file.weights };
-        // The cached part of it will not stay: the memory is reserved for other data.
-        choose(&Facts { cached: 0, ..file.facts.clone() }, &request)
-    };
-    let direct = report.files.iter().all(|file| copied(file, true).method == ReadMethod::Direct);
-    let direct = direct && wanted.slots.direct;
+    let direct = wanted.slots.direct && are_direct(report);
     // The part of the page cache that another process uses is not available a second time; it gives its own memory back when it notices.
     let others = || maps.iter().any(|map| is_marked_by_others(map.file()));
     let shared = direct && (wanted.slots.shared || others());
@@ -53,7 +47,7 @@ pub(super) fn plan(
     mark(weights);
     let gb = |bytes: u64| bytes as f64 / 1e9;
     for file in &mut report.files {
-        file.choice = copied(file, !shared);
+        file.choice = uncached_choice(file, !shared);
         let [always_is, come, room_of] = match shared {
             false => ["read into memory", "come into", "slots"],
             true => [

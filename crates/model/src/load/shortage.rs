@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
 use alight_pages::slots::{Groups, SlotOptions, Slots};
-use alight_pages::{Facts, Kind, LimitSource, Map};
+use alight_pages::{Choice, Facts, Kind, LimitSource, LoadRequest, Map, ReadMethod, choose};
 
-use super::{Load, LoadReport, Wanted, experts, streamed};
+use super::{FileReport, Load, LoadReport, Wanted, experts, streamed};
 use crate::store::LoadError;
 use crate::store::budget::MemoryBudget;
 use crate::tensors::MatrixRef;
@@ -108,6 +108,18 @@ impl Shortage {
 
 fn is_warm(facts: &Facts) -> bool {
     facts.cached_share() >= WARM_SHARE
+}
+
+/// Returns how a file would be read if none of it were cached: the cached part of it will not stay, since the memory is reserved for other data.
+pub(super) fn uncached_choice(file: &FileReport, copied: bool) -> Choice {
+    let request = LoadRequest { load: Load::Auto, copied, weights: file.weights };
+    choose(&Facts { cached: 0, ..file.facts.clone() }, &request)
+}
+
+/// Returns true if the weights of all files can be read around the page cache.
+pub(super) fn are_direct(report: &LoadReport) -> bool {
+    let mut choices = report.files.iter().map(|file| uncached_choice(file, true));
+    choices.all(|choice| choice.method == ReadMethod::Direct)
 }
 
 /// Creates the slots of a plan, and the budget that they share with everything else.

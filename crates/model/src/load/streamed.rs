@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use alight_pages::slots::{Groups, SlotOptions, Slots, Span};
-use alight_pages::{Choice, LoadRequest, Map, Prefetch, ReadMethod, choose};
+use alight_pages::{Choice, Map, Prefetch, ReadMethod};
 
-use super::shortage::{Planned, Shortage};
-use super::{FileReport, Load, LoadReport, Repack, Wanted};
+use super::shortage::{ALIGN, Planned, Shortage, are_direct};
+use super::{LoadReport, Repack, Wanted};
 use crate::store::{LoadError, PROGRAM};
 use crate::tensors::MatrixRef;
 use crate::weights::Weights;
@@ -39,14 +39,9 @@ pub(super) fn plan(
 ) -> Result<Option<Planned>, LoadError> {
     // Only where reads can go around the page cache does the system drop its pages when it is asked to; and a file that is still being received is
     // brought by its receiver.
-    let direct = |file: &FileReport| {
-        let request = LoadRequest { load: Load::Auto, copied: true, weights: file.weights };
-        let facts = alight_pages::Facts { cached: 0, ..file.facts.clone() };
-        choose(&facts, &request).method == ReadMethod::Direct
-    };
     let incoming = maps.iter().any(|map| map.incoming().is_some());
     let groups = groups(weights);
-    if incoming || groups.iter().all(Vec::is_empty) || !report.files.iter().all(direct) {
+    if incoming || groups.iter().all(Vec::is_empty) || !are_direct(report) {
         return Ok(None);
     }
     let streamed: u64 =
@@ -54,7 +49,7 @@ pub(super) fn plan(
     let budget = shortage.budget_of_pages;
     // A sequence takes memory from the layers as it grows.
     let always = shortage.all - streamed + FOR_PROGRAM;
-    let least = Slots::least(&groups, super::shortage::ALIGN);
+    let least = Slots::least(&groups, ALIGN);
     let left = budget.saturating_sub(always);
     if least > left {
         // Without a limit, the map is used as well as possible.
