@@ -167,6 +167,7 @@ pub struct Slots {
     visit: Mutex<Visit>,
     readers: Vec<JoinHandle<()>>,
     sizes: SlotSizes,
+    whole: bool,
 }
 
 /// The number and sizes of slots.
@@ -310,8 +311,13 @@ impl Slots {
             guess,
         };
         let readers = if visit.has_ring() { 0 } else { READERS };
-        let mut all =
-            Slots { shared, visit: Mutex::new(visit), readers: Vec::with_capacity(readers), sizes };
+        let mut all = Slots {
+            shared,
+            visit: Mutex::new(visit),
+            readers: Vec::with_capacity(readers),
+            sizes,
+            whole: options.whole,
+        };
         for _ in 0..readers {
             let theirs = Arc::clone(&all.shared);
             let thread = Builder::new().name("alight-slots".into());
@@ -381,7 +387,7 @@ impl Slots {
 
     /// True if each visit wants all pieces of its group: see [`SlotOptions::whole`].
     pub fn are_whole(&self) -> bool {
-        self.shared.state().shelf.is_cycle()
+        self.whole
     }
 
     /// True if pieces stay in the page cache, for other processes to share.

@@ -55,11 +55,6 @@ impl Shelf {
         Shelf { whole: true, ..Shelf::new(layout) }
     }
 
-    /// True if each visit wants all pieces of its group.
-    pub(super) fn is_cycle(&self) -> bool {
-        self.whole
-    }
-
     /// Returns in how many visits the group of a piece comes.
     pub(super) fn until(&self, layout: &Layout, piece: usize) -> usize {
         until(layout.pieces[piece].group, self.group, layout.groups.len())
