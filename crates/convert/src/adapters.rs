@@ -5,20 +5,19 @@ use std::path::Path;
 
 use alight_files::{copy, parse};
 use alight_formats::GgmlType;
-use alight_formats::adapter::{AdapterFile, LowRankFactors, TensorChange};
+use alight_formats::adapter::{AdapterFile, EMBEDDING, LowRankFactors, TensorChange};
 use alight_formats::gguf::TensorInfo;
 use alight_kernels::{WeightType, dequantize_row};
 use alight_pages::Map;
 
+use crate::ConvertError;
 use crate::mix::QuantizationMix;
 use crate::write::{Change, Dora, Elements, Item, ItemData, LowRank, Merge, Order, Term};
-use crate::{ConvertError, source};
 
 /// Maximum number of elements of all factors together: they are in memory.
 const MAX_ELEMENTS: u64 = 1 << 32;
 /// Maximum number of columns of a matrix that is changed: whole rows are in memory.
 const MAX_COLUMNS: u64 = 1 << 23;
-const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
 /// An adapter, and how strongly it acts.
@@ -374,9 +373,4 @@ impl Changes {
         }
         notes
     }
-}
-
-/// Maps the file of an adapter.
-pub(crate) fn map(path: &Path) -> Result<Map, ConvertError> {
-    source::map(path)
 }

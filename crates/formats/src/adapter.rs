@@ -29,7 +29,7 @@ use crate::text::shown;
 /// Maximum rank. The largest that people train is 256.
 pub const MAX_RANK: u64 = 4096;
 /// The name of the embedding, whose factors are stored differently.
-const EMBEDDING: &str = "token_embd.weight";
+pub const EMBEDDING: &str = "token_embd.weight";
 /// Begins the keys of adapters.
 const KEYS: &str = "adapter.";
 
@@ -129,12 +129,17 @@ impl LowRankFactors<'_> {
         }
     }
 
-    /// Returns the factor on the product: the caller's `scale` times alpha / rank; the caller's alone if there is no alpha.
+    /// See [`factor`].
     pub fn scale(&self, alpha: f32, scale: f32) -> f32 {
-        match alpha {
-            0.0 => scale,
-            alpha => scale * alpha / self.rank as f32,
-        }
+        factor(alpha, self.rank as usize, scale)
+    }
+}
+
+/// Returns the factor on a product of low rank: the caller's `scale` times alpha / rank; the caller's alone if there is no alpha.
+pub fn factor(alpha: f32, rank: usize, scale: f32) -> f32 {
+    match alpha {
+        0.0 => scale,
+        alpha => scale * alpha / rank as f32,
     }
 }
 

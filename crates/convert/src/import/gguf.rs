@@ -11,7 +11,7 @@ use alight_formats::split::Placed;
 
 use super::{About, Conversion};
 use crate::ConvertError;
-use crate::adapters::{self, Changes, ScaledAdapter};
+use crate::adapters::{Changes, ScaledAdapter};
 use crate::files::Files;
 use crate::imatrix::{Imatrix, PREFIX};
 use crate::mix::{ModelFacts, QuantizationMix, Shape};
@@ -39,7 +39,7 @@ pub(super) fn plan(
     imatrix: Option<Imatrix>,
     scaled: &[ScaledAdapter<'_>],
 ) -> Result<Conversion, ConvertError> {
-    let maps = scaled.iter().map(|adapter| adapters::map(adapter.path));
+    let maps = scaled.iter().map(|adapter| source::map(adapter.path));
     let maps = maps.collect::<Result<Vec<Map>, _>>()?;
     let with: Vec<_> = maps.iter().zip(scaled).map(|(map, adapter)| (map, adapter.scale)).collect();
     let (plan, architecture, notes) = plan_of(path, &files, types, imatrix.as_ref(), &with)?;

@@ -98,7 +98,7 @@ pub struct AdapterSet {
 impl AdapterSet {
     /// Makes a set of adapters and their scales. A scale that is not a finite number is one that the caller must not pass on.
     pub fn new(adapters: impl IntoIterator<Item = (Arc<Adapter>, f32)>) -> AdapterSet {
-        let mut all: Vec<(Arc<Adapter>, f32)> = Vec::new();
+        let mut all: Vec<ScaledAdapter> = Vec::new();
         for (adapter, scale) in adapters {
             match all.iter_mut().find(|(other, _)| other.hash == adapter.hash) {
                 Some((_, sum)) => *sum += scale,

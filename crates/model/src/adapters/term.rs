@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use alight_formats::adapter::factor;
 use alight_kernels::dequant::floats;
 use alight_kernels::parallel::LowRank;
 use alight_kernels::{Isa, vec};
@@ -171,10 +172,7 @@ impl Change {
 impl LowRankTerm {
     /// The factor on its products at this scale of the caller's.
     pub(crate) fn factor(&self, scale: f32) -> f32 {
-        match self.alpha {
-            0.0 => scale,
-            alpha => scale * alpha / self.rank as f32,
-        }
+        factor(self.alpha, self.rank, scale)
     }
 
     /// The row of its expert's second factor that is the first of projection `index`.
@@ -231,10 +229,7 @@ impl TableTerm {
     /// Adds it to the row of a token.
     fn add(&self, isa: Isa, (map, scale): (&Map, f32), token: usize, row: &mut [f32]) {
         let ax = &self.a.get(map)[token * self.rank..][..self.rank];
-        let scale = match self.alpha {
-            0.0 => scale,
-            alpha => scale * alpha / self.rank as f32,
-        };
+        let scale = factor(self.alpha, self.rank, scale);
         LowRank { b: self.b.get(map), ax, scale }.add(isa, (0, 1), row);
     }
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use alight_formats::GgmlType;
-use alight_formats::adapter::{key, suffix};
+use alight_formats::adapter::{EMBEDDING, key, suffix};
 use alight_formats::gguf::write::Builder;
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
 use alight_pages::Map;
@@ -40,8 +40,6 @@ use crate::write::{Change, Elements, Item, ItemData, Order, Plan};
 const MAX_ELEMENTS: u64 = 1 << 30;
 /// Maximum length of the name of a tensor, in bytes.
 const MAX_NAME: usize = 64;
-/// The embedding, whose factors GGUF has the other way round.
-const EMBEDDING: &str = "token_embd.weight";
 
 /// An adapter that can be written.
 pub(super) struct PlannedAdapter {
