@@ -7,7 +7,7 @@ use alight_convert::{QuantizationMix, ScaledAdapter};
 use crate::conversion::{speed, with_progress};
 use crate::hub::HubArgs;
 use crate::lora::ScaledFile;
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::Outcome;
 use crate::pack::OutputArgs;
 
 use crate::{convert, say, source, threads};
@@ -74,10 +74,7 @@ pub fn main(args: &MergeArgs) -> Outcome {
             on_progress,
         )
     })
-    .map_err(|error| match error {
-        Stop::Failed(error) => Stop::Failed(source::explain(&model, error)),
-        other => other,
-    })?;
+    .map_err(|stop| source::explain_stop(&model, stop))?;
     say::line(&format!("{}: {}", output.display(), speed(&done.volume)));
     threads::note(done.volume.threads);
     convert::plan(&about);

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::conversion::{speed, with_progress};
 use crate::hub::HubArgs;
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::Outcome;
 use crate::pack::OutputArgs;
 use crate::{convert, say, source, threads};
 
@@ -105,10 +105,7 @@ pub fn main(args: &QuantizeArgs) -> Outcome {
             on_progress,
         )
     })
-    .map_err(|error| match error {
-        Stop::Failed(error) => Stop::Failed(source::explain(&model, error)),
-        other => other,
-    })?;
+    .map_err(|stop| source::explain_stop(&model, stop))?;
     say::line(&format!("{}: {}", args.output.output.display(), speed(&done.volume)));
     threads::note(done.volume.threads);
     convert::plan(&about);

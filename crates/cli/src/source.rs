@@ -13,6 +13,8 @@ use alight_model::ModelError;
 use alight_pages::MapError;
 use anyhow::anyhow;
 
+use crate::outcome::Stop;
+
 /// Maximum number of files of a folder that are examined.
 const FILES: usize = 4096;
 
@@ -197,6 +199,14 @@ pub fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
             let next = what_to_do(other, folder.unwrap_or(Path::new(".")));
             anyhow!("'{}' is {}: {next}", path.display(), other.describe())
         }
+    }
+}
+
+/// As [`explain`], for the end of a command; an end that is no failure stays what it is.
+pub fn explain_stop(path: &Path, stop: Stop) -> Stop {
+    match stop {
+        Stop::Failed(error) => Stop::Failed(explain(path, error)),
+        other => other,
     }
 }
 

@@ -12,7 +12,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 pub use self::keep::KeepArgs;
 use crate::conversion::{speed, with_progress};
 use crate::hub::HubArgs;
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::Outcome;
 use crate::{say, source, threads, units};
 
 /// Arguments of `alight pack`.
@@ -88,10 +88,7 @@ pub fn pack(args: &PackArgs) -> Outcome {
         alight_convert::pack(&model, &args.output.output, options, on_progress)
     });
     let Packed { volume, tensors, packed, packed_bytes, kept, planes, .. } =
-        done.map_err(|error| match error {
-            Stop::Failed(error) => Stop::Failed(source::explain(&model, error)),
-            other => other,
-        })?;
+        done.map_err(|stop| source::explain_stop(&model, stop))?;
     say::line(&format!(
         "{}: {}; {packed} of {tensors} tensors packed ({})",
         args.output.output.display(),
