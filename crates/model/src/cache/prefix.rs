@@ -449,19 +449,11 @@ impl PrefixIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alight_kernels::attention::{KvShape, KvType};
+    use crate::cache::tests::SMALL;
 
     fn pools() -> Pools {
-        let shape = KvShape {
-            kv_heads: 1,
-            k_dim: 16,
-            v_dim: 16,
-            capacity: POSITIONS,
-            shared: false,
-            ty: KvType::F16,
-        };
         let pages = |shape| Pages::new(8 * POSITIONS, 0, &[shape]).unwrap();
-        Pools { full: pages(Some(shape)), window: pages(None) }
+        Pools { full: pages(Some(SMALL)), window: pages(None) }
     }
 
     fn index(limit: usize) -> PrefixIndex {

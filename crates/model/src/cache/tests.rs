@@ -5,6 +5,15 @@ use alight_kernels::attention::{KvShape, KvType, Window};
 
 use super::*;
 
+/// Keys and values that are small, in a page.
+pub(super) const SMALL: KvShape = KvShape {
+    kv_heads: 1,
+    k_dim: 16,
+    v_dim: 16,
+    capacity: POSITIONS,
+    shared: false,
+    ty: KvType::F16,
+};
 const SLIDING: usize = 100;
 const CHUNK: usize = 192;
 const MAX_LEN: usize = 1500;
@@ -12,18 +21,10 @@ const SEQUENCES: usize = 3;
 
 /// A layer that keeps all positions, one with a window, a window of a layer that uses the keys and values of that one, and perhaps a state.
 fn cache(kept: usize, state: usize) -> Cache {
-    let shape = KvShape {
-        kv_heads: 1,
-        k_dim: 16,
-        v_dim: 16,
-        capacity: POSITIONS,
-        shared: false,
-        ty: KvType::F16,
-    };
     let layer = |shape, window| LayerCache { shape, window, state: 0 };
     let layers = [
-        layer(Some(shape), None),
-        layer(Some(shape), Some(Window::Sliding(SLIDING))),
+        layer(Some(SMALL), None),
+        layer(Some(SMALL), Some(Window::Sliding(SLIDING))),
         layer(None, Some(Window::Chunk(CHUNK))),
         LayerCache { state, ..layer(None, None) },
     ];
