@@ -45,15 +45,15 @@ def test_rows_have_the_answers_of_the_command(generate, command, path):
     lines = [{"prompt": text, "max_tokens": 6, "seed": rows.row_seed(i)} for i, text in enumerate(PROMPTS)]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     done = subprocess.run([command, "batch", path, "-", "-t", "1", "--sequences", "1", "-q"], input=text, capture_output=True, text=True)
-    told = []
+    expected = []
     for line in map(json.loads, done.stdout.splitlines()):
         if line["error"]:
-            told.append((None, None, 0, 0, line["error"]["code"]))
+            expected.append((None, None, 0, 0, line["error"]["code"]))
             continue
         choice, usage = line["response"]["body"]["choices"][0], line["response"]["body"]["usage"]
-        told.append((choice["text"], choice["finish_reason"], usage["prompt_tokens"], usage["completion_tokens"], None))
-    assert listed(found, "answer", "finish_reason", "prompt_tokens", "completion_tokens", "error_code") == told
-    assert found["seed"].tolist() == [rows.row_seed(i) for i in range(4)] and len({answer for answer, *_ in told}) > 2
+        expected.append((choice["text"], choice["finish_reason"], usage["prompt_tokens"], usage["completion_tokens"], None))
+    assert listed(found, "answer", "finish_reason", "prompt_tokens", "completion_tokens", "error_code") == expected
+    assert found["seed"].tolist() == [rows.row_seed(i) for i in range(4)] and len({answer for answer, *_ in expected}) > 2
     # What was there stays, and a column that was not named is no field.
     assert found["max_tokens"].tolist() == [1, 2, 3, 4] and max(found["completion_tokens"]) == 6
 

@@ -258,8 +258,8 @@ impl<'m> Engine<'m> {
         self.waiting.len() < before
     }
 
-    /// Writes the cached beginning of a prompt, which was computed with this salt and these adapters, to the folder of prompts, where this process and others find it. Returns the file; `None` if there is
-    /// no folder, or nothing to write.
+    /// Writes the cached beginning of a prompt, which was computed with this salt and these adapters, to the folder of prompts, where this process and
+    /// others find it. Returns the file; `None` if there is no folder, or nothing to write.
     ///
     /// # Errors
     /// See [`PromptWriteError`]. Only the time that the file would have saved is lost.

@@ -17,8 +17,8 @@ THREADS = "ALIGHT_THREADS"
 def assigned_threads() -> int | None:
     """How many threads an actor computes with: as many as `per_host` says, or as Ray has given it CPUs; `None` where there is no Ray, or it has given
     none."""
-    if (told := os.environ.get(THREADS, "")).isdigit():
-        return int(told) or None
+    if (assigned := os.environ.get(THREADS, "")).isdigit():
+        return int(assigned) or None
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
