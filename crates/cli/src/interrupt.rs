@@ -10,6 +10,7 @@
 //! A signal that was ignored when the program was started stays ignored (`nohup`, `trap '' INT`,
 //! and SIGINT and SIGQUIT of what a script starts with `&`): no handler is installed for it.
 
+use std::cell::Cell;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SendError, sync_channel};
@@ -85,7 +86,7 @@ impl Interrupt {
     }
 
     /// Runs `work`, which can check if Ctrl-C was pressed meanwhile; a second press ends the program at once. Afterwards Ctrl-C
-    /// has its default effect, as before. If the system does not allow a handler, it has that effect throughout.
+    /// has its default effect, as before, and a press that `work` did not notice has it then. If the system does not allow a handler, it has that effect throughout.
     pub fn during<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
         let pressed = Arc::new(AtomicBool::new(false));
         let install = || -> std::io::Result<Vec<SigId>> {
@@ -102,12 +103,21 @@ impl Interrupt {
         };
         let handlers = install().unwrap_or_default();
         DEFAULT.store(false, Ordering::Relaxed);
+        let was_reported = Cell::new(false);
         // Ctrl-C may have been pressed before, after the last look at the other flag.
-        let done = work(&|| pressed.load(Ordering::Relaxed) || PRESSED.load(Ordering::Relaxed));
+        let done = work(&|| {
+            let now = pressed.load(Ordering::Relaxed);
+            was_reported.set(now || was_reported.get());
+            now || PRESSED.load(Ordering::Relaxed)
+        });
         // In this order, so that Ctrl-C has an effect at every moment.
         DEFAULT.store(true, Ordering::Relaxed);
         for handler in handlers {
             signal_hook::low_level::unregister(handler);
+        }
+        if pressed.load(Ordering::Relaxed) && !was_reported.get() {
+            // Pressed after the last look of `work`, which is over: nobody else would learn of it.
+            let _ = signal_hook::low_level::emulate_default_handler(SIGINT);
         }
         done
     }
@@ -183,5 +193,47 @@ fn came(signal: i32, terminal: &Terminal, pressed: &mut Instant) {
     match signal {
         SIGINT => process::exit(STATUS),
         other => rusage::signals::die_by(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set in the process whose signals are tried.
+    const NOTICES: &str = "ALIGHT_TEST_NOTICES";
+
+    /// One process for each case, since a signal is the whole process's.
+    fn press_during_work(notices: bool) -> std::process::Output {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "interrupt::tests::pressed_once", "--ignored", "--nocapture"]);
+        command.env(NOTICES, notices.to_string()).output().unwrap()
+    }
+
+    #[test]
+    #[ignore = "ends its process: started by the test below"]
+    fn pressed_once() {
+        let Ok(notices) = std::env::var(NOTICES) else { return };
+        Interrupt::during(|pressed| {
+            assert!(!pressed());
+            signal_hook::low_level::raise(SIGINT).unwrap();
+            assert!(notices == "false" || pressed());
+        });
+        println!("goes on");
+    }
+
+    #[test]
+    fn a_press_that_the_work_did_not_notice_has_its_default_effect() {
+        if is_ignored(SIGINT) {
+            eprintln!("skipped: SIGINT is ignored here, and stays so");
+            return;
+        }
+        let noticed = press_during_work(true);
+        assert!(String::from_utf8_lossy(&noticed.stdout).contains("goes on"), "{noticed:?}");
+        let missed = press_during_work(false);
+        assert_eq!(missed.status.signal(), Some(SIGINT), "{missed:?}");
     }
 }

@@ -73,8 +73,11 @@ impl CacheProbe {
 /// file, here 3 %. (An estimate decides between "nearly all" and "not".)
 const SAMPLES: u64 = 256;
 const SAMPLE_PAGES: u64 = 8;
-/// The number of samples by reads: each page that is not cached triggers the read of one page.
+/// The number of samples by reads, each of which triggers the read of a page that is not cached.
 const READ_SAMPLES: u64 = 64;
+/// The least distance of samples by reads, in bytes: with the page of a compressed extent btrfs brings the others (at most
+/// 128 KiB), which a sample nearby would count as cached.
+const READ_DISTANCE: u64 = 256 << 10;
 /// Up to this number of pages an estimate counts all of them. Counting costs 70 ns for each page that was
 /// evicted earlier (the kernel looks up how long ago) or that is cached on its own, with either call:
 /// measured, 60 ms for a file of 3.8 GB after its eviction, 0.1 ms where it is cached in large folios.
@@ -220,7 +223,8 @@ fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     let read = |pages: Range<u64>| {
         is_there_without_waiting(file, (first + pages.start) * page).map(u64::from)
     };
-    answer(sample(count, READ_SAMPLES, 1, read)?, CacheProbe::Sampled)
+    let samples = READ_SAMPLES.min(count * page / READ_DISTANCE);
+    answer(sample(count, samples, 1, read)?, CacheProbe::Sampled)
 }
 
 /// A system call that reports exactly which pages of a file are cached.
@@ -348,7 +352,8 @@ fn sample(
 ) -> io::Result<u64> {
     let samples = samples.min(pages / at_once).max(1);
     let mut there = 0;
-    for i in 0..samples {
+    // From the end, since what a sample by a read brings with it lies after it.
+    for i in (0..samples).rev() {
         let middle = (u128::from(2 * i + 1) * u128::from(pages) / u128::from(2 * samples)) as u64;
         let start = middle.saturating_sub(at_once / 2);
         there += cached(start..(start + at_once).min(pages))?;
@@ -682,7 +687,7 @@ mod tests {
         )
         .unwrap();
         let readable = File::open(readable.path()).unwrap();
-        evict(&readable).unwrap();
+        let left = evict(&readable).unwrap().cached;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // SAFETY: takes numbers; the plain system call affects only this thread.
@@ -697,7 +702,7 @@ mod tests {
                         "mincore tells strangers the truth now?"
                     );
                 }
-                assert!(cold.cached < 30, "{cold:?}");
+                assert!(left > 0 || cold.cached == 0, "{cold:?}");
                 warm(&readable, 0..LEN).unwrap();
                 assert_eq!(residency(&readable, 0..LEN).unwrap().cached, 301);
             });
