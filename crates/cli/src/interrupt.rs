@@ -116,7 +116,7 @@ impl Interrupt {
             signal_hook::low_level::unregister(handler);
         }
         if pressed.load(Ordering::Relaxed) && !was_reported.get() {
-            // Pressed after the last look of `work`, which is over: nobody else would learn of it.
+            // Pressed after the last look of `work`, which is over, so nothing else reports it.
             let _ = signal_hook::low_level::emulate_default_handler(SIGINT);
         }
         done
@@ -222,7 +222,7 @@ mod tests {
             signal_hook::low_level::raise(SIGINT).unwrap();
             assert!(notices == "false" || pressed());
         });
-        println!("goes on");
+        println!("continues");
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
             return;
         }
         let noticed = press_during_work(true);
-        assert!(String::from_utf8_lossy(&noticed.stdout).contains("goes on"), "{noticed:?}");
+        assert!(String::from_utf8_lossy(&noticed.stdout).contains("continues"), "{noticed:?}");
         let missed = press_during_work(false);
         assert_eq!(missed.status.signal(), Some(SIGINT), "{missed:?}");
     }
