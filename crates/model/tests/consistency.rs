@@ -140,36 +140,23 @@ fn batches_and_single_tokens_agree() {
 }
 
 #[test]
-fn tiers_of_kernels_agree() {
+fn every_simd_level_has_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     for path in real_or_small(&folder) {
-        let mut reference: Option<[Vec<f32>; 3]> = None;
-        for isa in Isa::available().into_iter().rev() {
+        let of = |isa| {
             let model = open(&path, models::threads(), isa);
-            let tokens = tokens(24, model.spec().vocab.min(40_000), 9);
-            // A last bit of difference can tip the rounding of an activation; to 16 bits that is a small step.
-            let prompt_precision = Precision::Bits16;
-            let options = SessionOptions { prompt_precision, ..SessionOptions::default() };
-            let mut session = Session::new(&model, &options).unwrap();
-            let batch = session.feed(&tokens).unwrap().to_vec();
-            let single = session.decode(tokens[0]).unwrap().to_vec();
-            // What prompts are rounded to by default is not the same on every level.
-            let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
-            let rounded = session.feed(&tokens).unwrap().to_vec();
-            match &reference {
-                None => reference = Some([batch, rounded, single]),
-                Some([b, r, s]) => {
-                    // The real models amplify it, on nonsense most of all.
-                    let pairs = [(b, &batch), (r, &rounded), (s, &single)];
-                    let kl = pairs.map(|(a, b)| divergence(a, b)).into_iter().fold(0.0, f64::max);
-                    eprintln!("{isa}: KL {kl:.2e} from the best SIMD level on {}", path.display());
-                    assert!(kl < 0.1, "{isa} on {}: {kl}", path.display());
-                    if model.spec().vocab == 300 {
-                        let off = distance(b, &batch).max(distance(s, &single));
-                        assert!(off < 1e-2, "{isa} on {}: {off}", path.display());
-                    }
-                }
-            }
+            let length = if models::everything() { 24 } else { 9 };
+            let tokens = tokens(length, model.spec().vocab.min(40_000), 9);
+            [Precision::Bits16, Precision::Bits8].map(|prompt_precision| {
+                let options = SessionOptions { prompt_precision, ..SessionOptions::default() };
+                let mut session = Session::new(&model, &options).unwrap();
+                let batch = session.feed(&tokens).unwrap().to_vec();
+                [batch, session.decode(tokens[0]).unwrap().to_vec()]
+            })
+        };
+        let best = of(Isa::best());
+        for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::best()) {
+            assert!(of(isa) == best, "{isa}: {}", path.display());
         }
     }
 }
@@ -204,7 +191,7 @@ fn how_a_prompt_is_cut_does_not_change_a_bit() {
             for prompt_precision in [Precision::Bits8, Precision::Bits16] {
                 // Real models are slow in portable code.
                 let (length, cuts) =
-                    if real { (70, &[33, 7][..]) } else { (140, &[1, 2, 5, 12, 13, 64, 100][..]) };
+                    if real { (45, &[33, 7][..]) } else { (140, &[1, 2, 5, 12, 13, 64, 100][..]) };
                 if real && (isa == Isa::SCALAR || prompt_precision == Precision::Bits16) {
                     continue;
                 }

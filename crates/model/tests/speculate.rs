@@ -200,7 +200,7 @@ fn answers_with_a_draft_model_are_those_without() {
 /// Returns how many steps there were with drafts of three tokens.
 fn with_a_draft_model(model: &Model, draft: &Model) -> usize {
     let mut sum = 0;
-    for seed in 0..6 {
+    for seed in 0..if models::everything() { 6 } else { 3 } {
         // Nothing in the prompt to look up.
         let prompt = tokens(30 + seed as usize, model.spec().vocab, 1000 + seed);
         for (i, n) in [1, 7, 40, 40].into_iter().enumerate() {
@@ -338,9 +338,11 @@ fn engines_draft_for_each_sequence() {
                 let context = asked.prompt.len() + 13;
                 Asked { max_tokens: 100, context, ..asked }
             };
-            for case in
-                [vec![one(seed)], vec![one(seed), one(0), one(3), one(5)], vec![short(seed)]]
-            {
+            let cases =
+                [vec![one(seed)], vec![one(seed), one(0), one(3), one(5)], vec![short(seed)]];
+            // The real model is slow.
+            let count = if real && !models::everything() { 2 } else { 3 };
+            for case in cases.into_iter().take(count) {
                 let (plain, plain_steps) = of_engine(&model, None, &case, Speculate::Off);
                 for &speculate in lengths(false) {
                     for (i, draft) in [None, Some(&model)].into_iter().enumerate() {
