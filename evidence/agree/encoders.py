@@ -224,7 +224,7 @@ def put(path: Path, arch: str, keys: dict, tensors: dict) -> None:
     """A file of these keys and F32 tensors."""
     w = gguf.GGUFWriter(path, arch)
     for name, value in keys.items():
-        add = {bool: w.add_bool, int: w.add_uint32, float: w.add_float32}[type(value)]
+        add = {bool: w.add_bool, int: w.add_uint32, float: w.add_float32, list: w.add_array}[type(value)]
         add(f"{arch}.{name}", value)
     w.add_string("tokenizer.ggml.model", "llama")
     w.add_array("tokenizer.ggml.tokens", ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + [f"w{i}" for i in range(259, VOCAB)])
@@ -350,9 +350,9 @@ class Peer:
     name: str
     arch: str
     keys: dict
-    # Shapes, rows first: of the file, and of each layer.
+    # Shapes, rows first: of the file, and of each layer, which may follow from its number.
     tensors: dict
-    layer: dict
+    layer: dict | Callable
     # Keys that a mistake changes, by what it is.
     wrong: dict = field(default_factory=dict)
     # What the names of a layer's tensors begin with.
@@ -369,6 +369,18 @@ def biased(**shapes) -> dict:
 
 def weights(**shapes) -> dict:
     return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+
+# Of each layer of gemma-embedding2: whether it has a window; and how many numbers a layer takes from a token.
+WINDOWED, TAKEN = [True, True, False, True], 16
+
+
+def gemma_2(layer: int) -> dict:
+    """A layer of EmbeddingGemma 2, whose heads are longer where there is no window."""
+    dim = 16 if WINDOWED[layer] else 24
+    return weights(attn_norm=E, attn_q=(3 * dim, HIDDEN), attn_k=(dim, HIDDEN), attn_v=(dim, HIDDEN), attn_q_norm=(dim,), attn_k_norm=(dim,),
+                   attn_output=(HIDDEN, 3 * dim), post_attention_norm=E, ffn_norm=E, ffn_gate=UP, ffn_up=UP, ffn_down=DOWN, post_ffw_norm=E,
+                   inp_gate=(TAKEN, HIDDEN), proj=(HIDDEN, TAKEN), post_norm=E, layer_output_scale=(1,))
 
 
 E, F, X = (HIDDEN,), FF, 5
@@ -395,6 +407,13 @@ PEERS = [
          {"output_norm.weight": E},
          weights(attn_norm=E, attn_q=SQUARE, attn_k=(16, HIDDEN), attn_v=(16, HIDDEN), attn_output=SQUARE, ffn_norm=E, ffn_gate=UP, ffn_up=UP,
                  ffn_down=DOWN), {"another base": {"rope.freq_base": 1e6}}),
+    Peer("gemma-embedding2", "gemma-embedding2",
+         ENCODER | {RMS: 1e-6, "rope.freq_base": 1e5, "rope.freq_base_swa": 1e3, "attention.head_count_kv": 1, "attention.key_length": 24,
+                    "attention.value_length": 24, "attention.key_length_swa": 16, "attention.value_length_swa": 16, "rope.dimension_count": 24,
+                    "rope.dimension_count_swa": 16, "attention.sliding_window": 12, "attention.sliding_window_pattern": WINDOWED,
+                    "embedding_length_per_layer_input": TAKEN, "embedding_length_out": 32},
+         weights(output_norm=E, output=(32, HIDDEN), per_layer_model_proj=(LAYERS * TAKEN, HIDDEN), per_layer_proj_norm=(TAKEN,)), gemma_2,
+         {"a wider window": {"attention.sliding_window": 14}, "another base": {"rope.freq_base": 2e5}}),
     # Without the key, its tokens see none after them in llama.cpp.
     Peer("t5encoder", "t5encoder", ENCODER | {RMS: 1e-6, "attention.key_length": 16, "attention.value_length": 16, "attention.relative_buckets_count": 16},
          {"enc.output_norm.weight": E, "enc.blk.0.attn_rel_b.weight": (16, 3)},
@@ -409,7 +428,7 @@ def write_peer(case: Peer, path: Path, change: dict) -> None:
     random = np.random.default_rng(5)
     shapes = {"token_embd.weight": (VOCAB, HIDDEN)} | case.tensors
     for layer in range(LAYERS):
-        here = case.layer
+        here = case.layer(layer) if callable(case.layer) else case.layer
         if "moe_every_n_layers" in keys:
             experts = layer % 2 == 1
             here = {name: shape for name, shape in here.items() if not name.startswith("ffn") or ("_exps" in name or "_inp" in name) == experts}
@@ -418,7 +437,7 @@ def write_peer(case: Peer, path: Path, change: dict) -> None:
     for name, shape in shapes.items():
         values = random.standard_normal(shape)
         if len(shape) == 1:
-            values = 0.2 * values + name.endswith("norm.weight") + name.endswith("norm_2.weight")
+            values = 0.2 * values + name.endswith(("norm.weight", "norm_2.weight", "scale.weight"))
         elif "embd" not in name and "types" not in name:
             values *= 1.3 / shape[-1] ** 0.5
         tensors[name] = values.astype(np.float32)

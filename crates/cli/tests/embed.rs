@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use alight_testing::adapters::{self, AdapterSpec};
 use serde_json::{Value, json};
 
 use crate::support::encoder::{self, LONGEST, WIDTH};
@@ -138,6 +139,48 @@ fn a_run_that_was_cut_goes_on() {
         assert!(fs::read(&path).unwrap() == whole);
         alight(&[&prompt[..], &["--force"]].concat()).succeeds();
         assert!(fs::read(&path).unwrap() != whole);
+    }
+}
+
+#[test]
+fn vectors_and_scores_have_the_adapters_of_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = AdapterSpec { rank: 3, size: 0.4, ..AdapterSpec::default() };
+    for labels in [None, Some(1)] {
+        let model = encoder::model(folder.path(), "model.gguf", labels);
+        let base = fs::read(&model).unwrap();
+        let mut names = adapters::matrices(&base);
+        // What is after the layers is no adapter's, nor are positions.
+        names.retain(|name| !name.starts_with("cls") && name != "position_embd.weight");
+        let adapter = |names: &[String]| adapters::adapter(&base, &spec, names);
+        let all = adapter(&names);
+        let merged = adapters::merged(&base, &all, 0.5);
+        let merged = write(folder.path(), "merged.gguf", merged);
+        let all = write(folder.path(), "all.gguf", all);
+        names.retain(|name| name != "token_types.weight");
+        let few = write(folder.path(), "few.gguf", adapter(&names));
+        let of = |model: &str, more: &[&str]| -> Vec<f32> {
+            let pair = ["rerank", model, "what is a cat", "--raw", "--json"];
+            let args = if labels.is_some() { &pair[..] } else { &["embed", model] };
+            let input = if labels.is_some() { "\"the dog is a dog\"\n" } else { TEXTS };
+            let lines = with_stdin(&[args, more].concat(), input.as_bytes()).succeeds().stdout;
+            let numbers = |line: &str| {
+                let line: Value = serde_json::from_str(line).unwrap();
+                match &line["embedding"] {
+                    Value::Null => vec![line["relevance_score"].as_f64().unwrap() as f32],
+                    embedding => vector(embedding),
+                }
+            };
+            lines.lines().flat_map(numbers).collect()
+        };
+        let apart =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let (plain, expected) = (of(&model, &[]), of(&merged, &[]));
+        let found = of(&model, &["--lora", &format!("{all}:0.5")]);
+        assert!(apart(&found, &expected) < 1e-5, "{found:?}, {expected:?}");
+        let without = of(&model, &["--lora", &format!("{few}:0.5")]);
+        assert!(apart(&without, &expected) > 1e-3, "segments have a change of their own");
+        assert_eq!(of(&model, &["--lora", &format!("{all}:0")]), plain);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use alight_files::FilesError;
-use alight_formats::adapter::{AdapterFile, LowRankFactors, TensorChange};
+use alight_formats::adapter::{AdapterFile, LowRankFactors, TensorChange, factor};
 use alight_formats::gguf::TensorInfo;
 use alight_kernels::dequant::{dequantize_row, floats};
 use alight_kernels::{Isa, WeightType, vec};
@@ -25,6 +25,9 @@ const JOINED: [(&str, &[&str]); 2] = [
     ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
     ("ffn_gate_up_exps", &["ffn_gate_exps", "ffn_up_exps"]),
 ];
+
+/// The table of the embeddings of segments.
+const SEGMENTS: &str = "token_types.weight";
 
 impl Model {
     /// Opens an adapter for this model: a GGUF file that says `general.type = adapter`. Its factors stay in the file, which is mapped; nothing is read but
@@ -57,8 +60,14 @@ impl Model {
         }
         let numbers = self.weights().linears().count();
         let mut changes: Vec<Vec<Change>> = (0..numbers).map(|_| Vec::new()).collect();
-        let mut opened =
-            Opened { model: self, map: &map, path, alpha: file.alpha, embedding: None };
+        let mut opened = Opened {
+            model: self,
+            map: &map,
+            path,
+            alpha: file.alpha,
+            embedding: None,
+            segments: None,
+        };
         for (name, change) in &file.changes {
             opened.apply(name, change, &mut changes)?;
         }
@@ -66,7 +75,7 @@ impl Model {
         changes.iter_mut().for_each(|all| {
             all.sort_by_key(|change| matches!(change, Change::Delta { .. }));
         });
-        let embedding = opened.embedding;
+        let Opened { embedding, segments, .. } = opened;
         Ok(Adapter {
             hash,
             base: self.identity(),
@@ -74,6 +83,7 @@ impl Model {
             prompt_prefix: file.prompt_prefix.map(Into::into),
             changes,
             embedding,
+            segments,
             map: map.clone(),
         })
     }
@@ -158,6 +168,7 @@ struct Opened<'a> {
     path: &'a Path,
     alpha: f32,
     embedding: Option<TableChange>,
+    segments: Option<Box<[f32]>>,
 }
 
 impl Opened<'_> {
@@ -228,6 +239,19 @@ impl Opened<'_> {
                 }));
                 Ok(())
             }
+            TensorChange::LowRank(factors) if name == SEGMENTS => {
+                let spec = self.model.spec();
+                let expected = [spec.hidden_size as u64, spec.segments as u64];
+                let found = factors.base_extents(name);
+                if found != expected {
+                    return Err(self.wrong_shape(name, found.into(), expected.into()));
+                }
+                if factors.magnitude.is_some() || factors.bias.is_some() {
+                    return Err(refused(": a table has no magnitudes and no bias"));
+                }
+                self.segments = Some(self.segments_of(factors, spec.hidden_size)?);
+                Ok(())
+            }
             TensorChange::LowRank(factors) => {
                 let targets = self.targets(name)?;
                 let [cols, rows] = factors.base_extents(name);
@@ -243,6 +267,24 @@ impl Opened<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// The product of the factors of the table of segments, which has few rows: `[segments, hidden]`.
+    fn segments_of(
+        &self,
+        factors: &LowRankFactors<'_>,
+        hidden: usize,
+    ) -> Result<Box<[f32]>, AdapterOpenError> {
+        let (a, b) = (self.floats(&factors.a)?, self.floats(&factors.b)?);
+        let (a, b, rank) = (a.get(self.map), b.get(self.map), factors.rank as usize);
+        let scale = factor(self.alpha, rank, 1.0);
+        let mut segments = vec![0.0; b.len() / rank * hidden];
+        for (row, b) in segments.chunks_exact_mut(hidden).zip(b.chunks_exact(rank)) {
+            for (a, b) in a.chunks_exact(hidden).zip(b) {
+                vec::add_times(Isa::best(), row, a, scale * b);
+            }
+        }
+        Ok(segments.into())
     }
 
     /// Replaces a bias: adds what it is more than the base's.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use alight_chat::worker::{EngineEvent, EngineLoop, GenerateRequest, Log};
-use alight_model::{EngineOptions, Model};
+use alight_model::{AdapterSet, EngineOptions, Model};
 use anyhow::anyhow;
 
 use crate::interrupt::Interrupt;
@@ -39,13 +39,14 @@ pub struct Compute {
     send: Sender<(u64, EngineEvent)>,
     events: Receiver<(u64, EngineEvent)>,
     sequences: usize,
+    adapters: AdapterSet,
     interrupt: Interrupt,
 }
 
 impl Compute {
-    /// Starts an engine of a model, for inputs of at most `longest` tokens.
+    /// Starts an engine of a model and adapters for it, for inputs of at most `longest` tokens.
     pub fn start(
-        model: &'static Model,
+        (model, adapters): (&'static Model, AdapterSet),
         args: &EngineArgs,
         sequences: usize,
         longest: Option<usize>,
@@ -65,7 +66,7 @@ impl Compute {
         let interrupt = Interrupt::catch()?;
         let mut engine = ManuallyDrop::new(engine);
         engine.cancel_by(interrupt.cancel());
-        Ok(Compute { engine, send, events, sequences, interrupt })
+        Ok(Compute { engine, send, events, sequences, adapters, interrupt })
     }
 
     /// The maximum number of tokens of an input.
@@ -85,10 +86,11 @@ impl Compute {
         let mut ended = false;
         while !self.interrupt.pressed() {
             while !ended && active < self.sequences && waiting.len() < MAX_WAITING {
-                let Some(request) = work.next()? else {
+                let Some(mut request) = work.next()? else {
                     ended = true;
                     break;
                 };
+                request.request.adapters = self.adapters.clone();
                 let (send, key) = (self.send.clone(), begun);
                 let on_event = Box::new(move |event| {
                     // Nothing receives events after an error.

@@ -20,6 +20,7 @@ use anyhow::anyhow;
 use serde_json::Value;
 
 use crate::bar::Bar;
+use crate::lora::LoraArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::{new_file, output as stdout, say, short_help, units};
@@ -114,6 +115,9 @@ pub struct EmbedArgs {
     quiet: bool,
 
     #[command(flatten)]
+    lora: LoraArgs,
+
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -159,17 +163,21 @@ pub fn main(args: EmbedArgs) -> Outcome {
     }
     // Never dropped: the system takes the memory back when the process ends.
     let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
+    let adapters = args.lora.open(model)?;
+    let own_prompt = adapters.iter().find_map(|(adapter, _)| adapter.prompt_prefix());
+    let own_prompt = own_prompt.filter(|_| args.prompt_name.is_none()).map(str::to_owned);
     let options = VectorOptions {
         pooling: args.pooling,
         normalization: Some(normalization),
         dimensions: args.dimensions,
         prompt_name: args.prompt_name.clone(),
-        prompt: args.prompt.clone(),
+        prompt: args.prompt.clone().or(own_prompt),
         max_tokens: args.max_tokens,
         truncate: !args.no_truncate,
         parse_special: args.parse_special,
     };
-    let mut compute = Compute::start(model, &args.engine, args.sequences, args.max_tokens)?;
+    let mut compute =
+        Compute::start((model, adapters), &args.engine, args.sequences, args.max_tokens)?;
     let (spec, vocabulary) = (model.spec(), model.vocabulary());
     let vectors = Vectors::new(spec, vocabulary, compute.context(), &options, || false);
     let vectors = vectors.map_err(|error| anyhow!(error))?;

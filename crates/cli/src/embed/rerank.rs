@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::compute::{self, Compute, VectorWork};
 use super::lines::{TextLine, TextLines};
 use super::sequences;
+use crate::lora::LoraArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::{output, say, short_help, terminal_text};
@@ -63,6 +64,9 @@ pub struct RerankArgs {
     /// Documents that are computed at the same time
     #[arg(long, value_name = "N", default_value_t = compute::SEQUENCES, value_parser = sequences)]
     sequences: usize,
+
+    #[command(flatten)]
+    lora: LoraArgs,
 
     #[command(flatten)]
     engine: EngineArgs,
@@ -120,7 +124,9 @@ pub fn main(args: RerankArgs) -> Outcome {
     let lines = TextLines::open(&args.inputs, args.json)?;
     // Never dropped: the system takes the memory back when the process ends.
     let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
-    let mut compute = Compute::start(model, &args.engine, args.sequences, args.max_tokens)?;
+    let adapters = args.lora.open(model)?;
+    let (sequences, longest) = (args.sequences, args.max_tokens);
+    let mut compute = Compute::start((model, adapters), &args.engine, sequences, longest)?;
     let (context, truncate) = (compute.context(), !args.no_truncate);
     let scores =
         Scores::new(model.spec(), model.vocabulary(), context, args.max_tokens, truncate, || false);

@@ -31,6 +31,8 @@ pub struct Adapter {
     pub(crate) changes: Vec<Vec<Change>>,
     /// The change of the rows of the embedding.
     pub(crate) embedding: Option<TableChange>,
+    /// `[segments, hidden]`: what is added to the embeddings of segments, at a scale of 1.
+    pub(crate) segments: Option<Box<[f32]>>,
 }
 
 impl Adapter {

@@ -34,6 +34,7 @@ pub struct CacheError {
     pub source: std::io::Error,
 }
 
+pub(crate) use pages::NeededFor;
 use pages::{Pages, Pools};
 use places::{Places, SavedPlace};
 use prefix::PrefixIndex;
@@ -107,7 +108,7 @@ impl SequenceCache {
 
 impl Cache {
     /// Creates an empty cache, with pages for `positions` positions of `sequences` sequences together, and for the prompts in an index of up to
-    /// `kept` bytes.
+    /// `kept` bytes, which is 0 if keys and values are needed for their layer only.
     ///
     /// # Errors
     /// The system does not provide the address space.
@@ -116,6 +117,7 @@ impl Cache {
         sequences: usize,
         kept: usize,
         layers: &[LayerCache],
+        needed_for: NeededFor,
     ) -> Result<Cache, CacheError> {
         let windows = Windows::new(layers.iter().filter_map(|layer| layer.window));
         let shapes = |windowed: bool| {
@@ -126,10 +128,11 @@ impl Cache {
         // Only those that are in use at the same time use memory. The last page of a place may be a copy.
         let places = sequences.saturating_mul((places::PLACES + 1) * POSITIONS);
         let window = match windows.is_empty() {
-            true => Pages::new(0, 0, &[])?,
-            false => Pages::new(positions.saturating_add(places), kept, &shapes(true))?,
+            true => Pages::new(0, 0, &[], needed_for)?,
+            false => Pages::new(positions.saturating_add(places), kept, &shapes(true), needed_for)?,
         };
-        let mut pools = Pools { full: Pages::new(positions, kept, &shapes(false))?, window };
+        let mut pools =
+            Pools { full: Pages::new(positions, kept, &shapes(false), needed_for)?, window };
         let all = pools.full.stride() + pools.window.stride();
         pools.full.ask_for_huge_pages(all);
         pools.window.ask_for_huge_pages(all);

@@ -27,6 +27,15 @@ const SMALL_PAGES_BYTES: usize = 4 << 20;
 /// The shape of a layer's keys and values in a page, and the offsets of both in it.
 type LayerPages = (KvShape, [usize; 2]);
 
+/// How long the keys and values of a layer are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NeededFor {
+    /// As long as their sequence is computed.
+    Sequence,
+    /// Until the next layer stores its own: the whole of each sequence is computed in one step, and layers share their memory.
+    Layer,
+}
+
 /// The pages of all layers.
 pub(crate) struct Pools {
     /// Those of layers that keep all positions.
@@ -60,7 +69,8 @@ impl Pools {
 pub(crate) struct Pages {
     /// By layer; `None`: no keys and values here.
     layers: Vec<Option<LayerPages>>,
-    /// Of u16, `[own pages and pages of files, stride]`: a page has the keys and values of one layer, then those of the next.
+    /// Of u16, `[own pages and pages of files, stride]`: a page has the keys and values of one layer, then those of the next, unless they share
+    /// their memory.
     memory: Zeroed<u16>,
     stride: usize,
     /// By page: the number of users.
@@ -79,27 +89,34 @@ impl Pages {
     /// Creates pages for at least `positions` positions, and `spare` bytes of further pages, in layers of these shapes; `None` is a layer without
     /// keys and values. Memory is allocated when it is first written. The same number of pages can additionally be mapped from files.
     ///
+    /// If keys and values are needed for their layer only, a page has those of one layer at a time.
+    ///
     /// # Errors
     /// The system does not provide the address space.
     pub(crate) fn new(
         positions: usize,
         spare: usize,
         shapes: &[Option<KvShape>],
+        needed_for: NeededFor,
     ) -> Result<Pages, CacheError> {
-        let mut end = 0usize;
+        let (mut end, mut longest) = (0usize, 0);
         let layers = shapes.iter().map(|shape| {
             let shape = (*shape)?;
             let head = KvShape { kv_heads: 1, capacity: POSITIONS, ..shape };
             let [k_len, v_len] =
                 [head.k_len(), head.v_len()].map(|len| len.saturating_mul(shape.kv_heads));
-            let keys = end;
+            let keys = match needed_for {
+                NeededFor::Sequence => end,
+                NeededFor::Layer => 0,
+            };
             let values = keys.saturating_add(k_len);
             end = values.saturating_add(v_len);
+            longest = end.max(longest);
             Some((shape, [keys, values]))
         });
         let layers = layers.collect();
         let alignment = ALIGNMENT.max(alight_pages::page_size()) / size_of::<u16>();
-        let stride = end.div_ceil(alignment).saturating_mul(alignment);
+        let stride = longest.div_ceil(alignment).saturating_mul(alignment);
         let spare = spare / stride.saturating_mul(size_of::<u16>()).max(MIN_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
         let memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
@@ -287,7 +304,7 @@ mod tests {
 
     #[test]
     fn layers_and_pages_do_not_overlap_and_start_as_zeros() {
-        let mut pages = Pages::new(200, 0, &shapes(3, 2, [4, 6])).unwrap();
+        let mut pages = Pages::new(200, 0, &shapes(3, 2, [4, 6]), NeededFor::Sequence).unwrap();
         let table: Vec<u32> = (0..4).map(|_| pages.take().unwrap()).collect();
         assert_eq!(pages.take(), None, "200 positions are four pages");
         let one = [1.0; 12];
@@ -305,11 +322,32 @@ mod tests {
     }
 
     #[test]
+    fn layers_that_are_needed_one_at_a_time_share_their_memory() {
+        let mut layers = shapes(3, 2, [4, 6]);
+        layers.extend(shapes(1, 4, [4, 6]));
+        let mut pages = Pages::new(64, 0, &layers, NeededFor::Layer).unwrap();
+        let table = [pages.take().unwrap()];
+        assert_eq!(
+            pages.stride,
+            (4 * 64 * 10_usize).next_multiple_of(2048),
+            "of the largest layer"
+        );
+        for (layer, heads) in [(0, 2), (2, 2), (4, 4)] {
+            let one = [1.0; 24];
+            let (keys, values) = (&one[..4 * heads], &one[..6 * heads]);
+            // SAFETY: one thread.
+            unsafe { pages.writers(layer)(&table).store(Isa::SCALAR, 19, keys, values) };
+            let [k, v] = pages.layers[layer].unwrap().1;
+            assert_eq!([k, v], [0, heads * 64 * 4]);
+        }
+    }
+
+    #[test]
     fn a_page_has_the_bytes_of_its_type() {
         let stride = |ty| {
             let shapes = shapes(8, 2, [64, 64]);
             let shapes: Vec<_> = shapes.iter().map(|s| s.map(|s| KvShape { ty, ..s })).collect();
-            Pages::new(64, 0, &shapes).unwrap().stride()
+            Pages::new(64, 0, &shapes, NeededFor::Sequence).unwrap().stride()
         };
         let f16 = 8 * 2 * 64 * 128 * 2;
         assert_eq!([KvType::F16, KvType::F32].map(stride), [f16, 2 * f16]);
@@ -318,7 +356,7 @@ mod tests {
 
     #[test]
     fn pages_that_were_given_back_are_taken_first() {
-        let mut pages = Pages::new(3 * 64, 0, &shapes(1, 1, [4, 4])).unwrap();
+        let mut pages = Pages::new(3 * 64, 0, &shapes(1, 1, [4, 4]), NeededFor::Sequence).unwrap();
         assert_eq!([pages.take(), pages.take()], [Some(0), Some(1)]);
         pages.release(0);
         assert_eq!([pages.take(), pages.take(), pages.take()], [Some(0), Some(2), None]);
@@ -326,7 +364,10 @@ mod tests {
 
     #[test]
     fn an_impossible_size_is_an_error() {
-        let error = Pages::new(1 << 30, 0, &shapes(4096, 1 << 20, [1 << 20; 2])).err().unwrap();
+        let error =
+            Pages::new(1 << 30, 0, &shapes(4096, 1 << 20, [1 << 20; 2]), NeededFor::Sequence)
+                .err()
+                .unwrap();
         assert_eq!(error.bytes, usize::MAX);
     }
 }

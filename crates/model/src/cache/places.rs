@@ -108,9 +108,10 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::pages::NeededFor;
 
     fn no_pages() -> Pages {
-        Pages::new(0, 0, &[]).unwrap()
+        Pages::new(0, 0, &[], NeededFor::Sequence).unwrap()
     }
 
     fn save(places: &mut Places, states: &States, position: usize) {

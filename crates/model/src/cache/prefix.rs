@@ -449,10 +449,11 @@ impl PrefixIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::pages::NeededFor;
     use crate::cache::tests::SMALL;
 
     fn pools() -> Pools {
-        let pages = |shape| Pages::new(8 * POSITIONS, 0, &[shape]).unwrap();
+        let pages = |shape| Pages::new(8 * POSITIONS, 0, &[shape], NeededFor::Sequence).unwrap();
         Pools { full: pages(Some(SMALL)), window: pages(None) }
     }
 

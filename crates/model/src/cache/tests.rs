@@ -29,7 +29,7 @@ fn cache(kept: usize, state: usize) -> Cache {
         LayerCache { state, ..layer(None, None) },
     ];
     let positions = MAX_LEN.next_multiple_of(POSITIONS) * SEQUENCES;
-    Cache::new(positions, SEQUENCES, kept, &layers).unwrap()
+    Cache::new(positions, SEQUENCES, kept, &layers, NeededFor::Sequence).unwrap()
 }
 
 struct Random(u64);
@@ -275,7 +275,7 @@ fn depth_costs_little_more_than_the_layers_that_see_all() {
         let window = Some(Window::Sliding(window));
         let layers = [vec![layer(wide, None); full], vec![layer(narrow, window); windowed]];
         for depth in [4096, 32_768, 131_072] {
-            let mut cache = Cache::new(depth, 1, 0, &layers.concat()).unwrap();
+            let mut cache = Cache::new(depth, 1, 0, &layers.concat(), NeededFor::Sequence).unwrap();
             for from in (0..depth).step_by(512) {
                 assert!(cache.prepare(0, from, from + 512));
                 if (from + 512).is_multiple_of(2048) {

@@ -31,7 +31,7 @@ use alight_kernels::rope::RopeTable;
 use alight_kernels::{gate, vec};
 use alight_pages::slots::HeldGroup;
 
-use crate::cache::{Cache, CacheError, LayerCache};
+use crate::cache::{Cache, CacheError, LayerCache, NeededFor};
 use crate::cancel::Cancel;
 use crate::error::{ModelError, StepError};
 use crate::parts::Contribution;
@@ -146,7 +146,14 @@ impl<'m> Net<'m> {
                 state: mixer.map_or(0, |mixer| mixer.state_len()),
             }
         });
-        Cache::new(positions, sequences, kept, &layers.collect::<Vec<_>>())
+        // No layer uses those of another where a text is read as a whole.
+        let alone = self.spec.attention_layers().all(|attention| attention.kv_layer.is_none());
+        let needed_for = match self.spec.is_bidirectional() && alone {
+            true => NeededFor::Layer,
+            false => NeededFor::Sequence,
+        };
+        let kept = if needed_for == NeededFor::Layer { 0 } else { kept };
+        Cache::new(positions, sequences, kept, &layers.collect::<Vec<_>>(), needed_for)
     }
 
     /// Creates buffers for calls of up to `batch` rows, at most `decode` of them decoding, of sequences of up to `context` tokens; activations of
@@ -342,6 +349,7 @@ impl<'m> Net<'m> {
             }
             if let Some(tables) = &tables {
                 let place = [batch.segment(i), batch.place(i).1];
+                adapters.change_segment(isa, i, place[0], x);
                 tables.add_to(isa, place, x, &mut scratch.row[..spec.hidden_size]);
             }
         });
@@ -367,7 +375,7 @@ impl<'m> Net<'m> {
     }
 
     /// Computes the per-layer inputs from the tokens, whose embeddings are in the residual stream: `(√width · table[token] + norm(projection(x) /
-    /// √hidden)) / √2`. A row that begins with a vector uses those of token 0, which pads texts.
+    /// √hidden)) / √2`, or without a table `norm(projection(x) / √hidden)`. A row that begins with a vector uses those of token 0, which pads texts.
     fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs) {
         let (isa, spec, n) = (self.isa, self.spec, b.batch.counts());
         let (hidden, all) = (spec.hidden_size, b.token_input_width);
@@ -377,7 +385,8 @@ impl<'m> Net<'m> {
         let projection = inputs.projection.view(self.store);
         let rows = Rows::new(&mut b.token_inputs, all);
         self.compute(&NO_ADAPTERS).project(&projection, rows, &b.acts, &b.threads);
-        let (table, width) = (inputs.table.view(self.store), inputs.norm.weight.len());
+        let table = inputs.table.as_ref().map(|table| table.view(self.store));
+        let width = inputs.norm.weight.len();
         let rows = [Rows::new(&mut b.token_inputs, all)];
         let tokens = b.batch.tokens();
         self.compute(&NO_ADAPTERS).each_row(n.all(), rows, &b.threads, &|i, [row], scratch| {
@@ -385,6 +394,7 @@ impl<'m> Net<'m> {
             for slice in row.chunks_exact_mut(width) {
                 inputs.norm.apply(isa, slice);
             }
+            let Some(table) = &table else { return };
             let own = &mut scratch.row[..all];
             table.dequantize_row(tokens[i] as usize, own);
             vec::scale(isa, own, (width as f32).sqrt());

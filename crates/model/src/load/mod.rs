@@ -146,8 +146,9 @@ impl Loader {
         let files = report.files.iter_mut().zip(&maps);
         let methods: Vec<LoadMethod> =
             files.map(|(file, map)| method(file, weights, map)).collect();
-        if let Some(inputs) = &weights.token_inputs {
-            let (shard, table) = inputs.table.file_range();
+        if let Some(table) = weights.token_inputs.as_ref().and_then(|inputs| inputs.table.as_ref())
+        {
+            let (shard, table) = table.file_range();
             if methods[shard].read != ReadMethod::Mmap {
                 // It stays in the map nevertheless, and no piece of the plan waits for it.
                 maps[shard].wait(&table, &|| false)?;

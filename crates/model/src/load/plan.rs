@@ -105,10 +105,12 @@ impl Plan {
         }
         if let Some(inputs) = &mut weights.token_inputs {
             // A token reads only a row of the table: it stays in the map, and none of it is loaded, but of a file that is being received.
-            let (shard, bytes) = inputs.table.file_range();
-            plan.kept[shard].push(bytes);
-            if is_incoming(&inputs.table) && methods[shard].read == ReadMethod::Mmap {
-                plan.section(&[&inputs.table], methods, Some(arrival::EMBEDDING), None);
+            if let Some(table) = &inputs.table {
+                let (shard, bytes) = table.file_range();
+                plan.kept[shard].push(bytes);
+                if is_incoming(table) && methods[shard].read == ReadMethod::Mmap {
+                    plan.section(&[table], methods, Some(arrival::EMBEDDING), None);
+                }
             }
             plan.settle(&mut inputs.projection.matrix, methods, repack);
             plan.section(&[&inputs.projection.matrix], methods, Some(arrival::EMBEDDING), None);

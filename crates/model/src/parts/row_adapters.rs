@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use alight_kernels::Isa;
 use alight_kernels::matmul::{ActivationFormats, Activations};
 use alight_kernels::parallel::{Rows, Threads, each_token};
+use alight_kernels::{Isa, vec};
 use alight_kernels::{Layout, WeightType};
 use alight_pages::MapError;
 
@@ -171,6 +171,17 @@ impl RowAdapters {
         for (adapter, scale) in self.of_row(row) {
             if let Some(embedding) = &adapter.embedding {
                 embedding.apply(isa, (&adapter.map, scale), token, x);
+            }
+        }
+    }
+
+    /// Adds to the embedding `x` `[hidden]` of a row what its adapters add to that of its segment.
+    pub(crate) fn change_segment(&self, isa: Isa, row: usize, segment: usize, x: &mut [f32]) {
+        for (adapter, scale) in self.of_row(row) {
+            if let Some(segments) = &adapter.segments {
+                let last = segments.len() / x.len() - 1;
+                let added = &segments[segment.min(last) * x.len()..][..x.len()];
+                vec::add_times(isa, x, added, scale);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! The input that a layer gets from the token itself, in addition to the residual stream (Gemma 3n and 4): a row of a table with
-//! a slice for each layer, joined with a projection of the token's embedding.
+//! a slice for each layer, joined with a projection of the token's embedding; of EmbeddingGemma 2 the projection alone.
 //!
 //! `y = projection(gelu(gate(x)) ⊙ input)`. The table has several gigabytes: it stays in the map, and only the rows of tokens
 //! that occur are read.
@@ -17,7 +17,7 @@ use crate::tensors::{Finder, LayerFinder, Linear, MatrixRef, WeightError};
 #[derive(Debug)]
 pub(crate) struct TokenInputs {
     /// `[vocab, layers · width]`
-    pub(crate) table: MatrixRef,
+    pub(crate) table: Option<MatrixRef>,
     /// `[layers · width, hidden]`
     pub(crate) projection: Linear,
     /// `[width]`, of each layer's slice of the projection.
@@ -25,18 +25,19 @@ pub(crate) struct TokenInputs {
 }
 
 impl TokenInputs {
-    /// Finds them for this number of layers and tokens.
+    /// Finds them for this number of layers and tokens, with a table or without.
     ///
     /// # Errors
     /// A tensor is missing, or of the wrong shape or type.
     pub(crate) fn find(
         find: &Finder<'_, '_>,
-        width: usize,
+        (width, has_table): (usize, bool),
         [layers, vocab, hidden]: [usize; 3],
     ) -> Result<TokenInputs, WeightError> {
         let all = layers * width;
+        let table = || find.embedding("per_layer_token_embd.weight", all, vocab);
         Ok(TokenInputs {
-            table: find.embedding("per_layer_token_embd.weight", all, vocab)?,
+            table: has_table.then(table).transpose()?,
             projection: find.matrix("per_layer_model_proj.weight", hidden, all)?.into(),
             norm: find.norm("per_layer_proj_norm", width)?,
         })

@@ -66,8 +66,12 @@ pub struct ModelSpec {
     pub pooling: Option<Pooling>,
     /// The head that gives texts scores, if the file has one.
     pub classifier: Option<ClassifierSpec>,
-    /// Length of a pooled vector after the projections that the file may have for it (`dense_2`, `dense_3`).
+    /// The names in the file of the projections that a pooled vector passes, one after the other, of which it may lack some.
+    pub projections: &'static [&'static str],
+    /// Length of a pooled vector after these projections.
     pub embedding_size: usize,
+    /// True if the inputs that layers get from a token ([`LayerSpec::token_input`]) have a table, besides a projection of the token's embedding.
+    pub token_table: bool,
     /// Factor on the rows of the embedding.
     pub embedding_scale: f32,
     /// The number of positions that have an embedding of their own, which is added to the token's; later positions cannot be

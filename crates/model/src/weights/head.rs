@@ -66,7 +66,7 @@ impl HeadWeights {
     ) -> Result<HeadWeights, WeightError> {
         let hidden = spec.hidden_size;
         let (mut projections, mut width) = (Vec::new(), hidden);
-        for name in ["dense_2", "dense_3"] {
+        for name in spec.projections {
             if let Some(projection) = linear(find, name, width, MAX_WIDTH)? {
                 width = projection.rows();
                 projections.push(projection);

@@ -282,8 +282,9 @@ impl Weights {
         });
         let layers = layers.collect::<Result<Vec<_>, WeightError>>()?;
         let width = spec.layers[0].token_input;
-        let inputs = (width > 0)
-            .then(|| TokenInputs::find(&find, width, [spec.layers.len(), vocab, hidden]));
+        let sizes = [spec.layers.len(), vocab, hidden];
+        let inputs =
+            (width > 0).then(|| TokenInputs::find(&find, (width, spec.token_table), sizes));
         let token_inputs = inputs.transpose()?;
         let alt_up = alt_up.then(|| AltUp::find(&find, hidden)).transpose()?;
         if let Some(factors) = factors {

@@ -99,7 +99,7 @@ pub(super) fn read(
     let mut notes = Vec::new();
     let mut skipped = Vec::new();
     adapter.copies(&sorted, &mut skipped)?;
-    let placed = place::all(&adapter, &sorted)?;
+    let placed = place::all(&adapter, &sorted, &mut skipped)?;
     out.factors(&adapter, placed)?;
     if config.ties && base.tied && sorted.modules.values().any(|tensors| tensors.embedding) {
         return Err(config.error(

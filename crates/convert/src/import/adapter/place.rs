@@ -36,13 +36,14 @@ pub(super) fn parameters(config: &AdapterConfig, module: &str) -> Vec<String> {
     config.parameters.iter().filter_map(of).collect()
 }
 
-/// Returns the changes of all tensors.
+/// Returns the changes of all tensors. Those of a module that the file of the base does not have are left out, with the reason.
 ///
 /// # Errors
 /// A module is none of the base's, or its factors do not fit.
 pub(super) fn all(
     adapter: &Adapter<'_>,
     sorted: &Sorted<'_>,
+    skipped: &mut Vec<(String, &'static str)>,
 ) -> Result<Vec<PlacedFactors>, ConvertError> {
     let mut all = Vec::new();
     let mut taken: Vec<String> = Vec::new();
@@ -58,6 +59,10 @@ pub(super) fn all(
         let is_inner = sorted.modules.contains_key(&(module.clone(), depth + 1));
         if *depth == 0 {
             taken.clear();
+        }
+        if let Some([Rule::Skip(reason)]) = adapter.place(&weight).map(|place| &place.rules[..]) {
+            skipped.extend([a, b].map(|tensor| (tensor.name.clone(), *reason)));
+            continue;
         }
         let plain = adapter.place(&weight).filter(|_| *depth == 0 && !is_inner);
         let found = match plain {

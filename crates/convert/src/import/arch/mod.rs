@@ -198,8 +198,8 @@ pub(crate) struct AdaptedBase {
 /// It has no `config.json`, an unknown architecture, or one of the tensors has no place in GGUF.
 pub(crate) fn base(side: &SideFiles, names: &[&str]) -> Result<AdaptedBase, ConvertError> {
     let config = Config::read(side)?.without_quantization();
-    if encoder::is_encoder(&config)? {
-        return Err(config.error("describes an encoder, whose adapters are not converted yet"));
+    if let Some(base) = encoder::base(&config, names)? {
+        return Ok(base);
     }
     let architecture = refuse::recognise(&config, &KNOWN)?;
     let config = &config.with_usual_names(architecture.naming.keys);

@@ -1,12 +1,13 @@
 //! Encoders that are decoders in all but their mask, and have no output matrix: `eurobert` (NeoX rotary pairs; Boizard et al. 2025), `llama-embed`
 //! (Llama), `neo-bert` (interleaved pairs, queries, keys and values in one matrix, gate and up in another; Le Breton et al. 2025), and `gemma-embedding`
-//! (Gemma 3, with a window around a token in five of six layers, and two projections of the mean).
+//! (Gemma 3, with a window around a token in five of six layers, and two projections of the mean). `gemma-embedding2` is Gemma 4, whose layers get
+//! inputs from a projection of the token's embedding alone. Its `output` projects every token's state, and so it may project their mean.
 
 use alight_kernels::rope::RopePairing;
 
 use super::Architecture;
 use super::bert::encoder;
-use super::{gemma3, llama};
+use super::{gemma3, gemma4, llama};
 use crate::keys::Keys;
 use crate::keys::SpecError;
 use crate::parts::attention::AttentionSpec;
@@ -23,6 +24,8 @@ pub(super) const LLAMA_EMBED: Architecture =
 pub(super) const NEO_BERT: Architecture = Architecture { name: "neo-bert", read: neo_bert };
 
 pub(super) const GEMMA: Architecture = Architecture { name: "gemma-embedding", read: gemma };
+
+pub(super) const GEMMA_2: Architecture = Architecture { name: "gemma-embedding2", read: gemma_2 };
 
 /// Makes a decoder an encoder: in both directions, and without an output.
 fn without_output(keys: &Keys<'_, '_>, mut spec: ModelSpec) -> Result<ModelSpec, SpecError> {
@@ -57,5 +60,12 @@ fn neo_bert(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
 fn gemma(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = without_output(keys, gemma3::GEMMA3.read(keys)?)?;
     spec.pooling = Some(Pooling::Mean);
+    Ok(spec)
+}
+
+fn gemma_2(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = without_output(keys, (gemma4::ARCHITECTURE.read)(keys)?)?;
+    spec.pooling = Some(Pooling::Mean);
+    (spec.projections, spec.token_table) = (&["output"], false);
     Ok(spec)
 }

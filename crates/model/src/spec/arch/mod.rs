@@ -97,7 +97,7 @@ use super::{ModelSpec, SpecError};
 use crate::keys::Keys;
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 124] = [
+const ALL: [&Architecture; 125] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -155,6 +155,7 @@ const ALL: [&Architecture; 124] = [
     &encoders::LLAMA_EMBED,
     &encoders::NEO_BERT,
     &encoders::GEMMA,
+    &encoders::GEMMA_2,
     &gemma::ARCHITECTURE,
     &afmoe::ARCHITECTURE,
     &bailingmoe::ARCHITECTURE,

@@ -6,6 +6,7 @@
 use super::super::config::Config;
 use super::super::dimensions::{MAX_CONTEXT, MAX_WIDTH};
 use super::head::{self, Head};
+use super::jina_v3::refuse_adaptations;
 use super::{
     EncoderPlan, Family, Known, MAX_LAYERS, Shapes, both, check_activation, check_flag, linear,
     norm,
@@ -56,21 +57,21 @@ pub(super) const DISTILBERT: Family = Family {
     plan: distilbert,
 };
 
-const TOKENS: &str = "embeddings.word_embeddings.weight";
+pub(super) const TOKENS: &str = "embeddings.word_embeddings.weight";
 const POSITIONS: &str = "embeddings.position_embeddings.weight";
-const TYPES: &str = "embeddings.token_type_embeddings.weight";
+pub(super) const TYPES: &str = "embeddings.token_type_embeddings.weight";
 
 /// The sizes of a network.
-struct Sizes {
-    layers: u64,
-    hidden: u64,
-    feed_forward: u64,
-    heads: u64,
+pub(super) struct Sizes {
+    pub(super) layers: u64,
+    pub(super) hidden: u64,
+    pub(super) feed_forward: u64,
+    pub(super) heads: u64,
     /// Rows of the table of positions.
-    positions: u64,
-    types: u64,
-    vocab: u64,
-    eps: f64,
+    pub(super) positions: u64,
+    pub(super) types: u64,
+    pub(super) vocab: u64,
+    pub(super) eps: f64,
 }
 
 impl Sizes {
@@ -93,7 +94,7 @@ impl Sizes {
         sizes.check(config)
     }
 
-    fn check(self, config: &Config) -> Result<Sizes, ConvertError> {
+    pub(super) fn check(self, config: &Config) -> Result<Sizes, ConvertError> {
         let promised = config.count("vocab_size", i32::MAX as u64)?;
         if let Some(promised) = promised.filter(|promised| *promised != self.vocab) {
             let expected = format!("{}, the rows of the embedding", self.vocab);
@@ -107,7 +108,7 @@ impl Sizes {
     }
 
     /// The keys that all have, for `context` positions.
-    fn keys(&self, context: u64) -> Vec<(&'static str, Entry)> {
+    pub(super) fn keys(&self, context: u64) -> Vec<(&'static str, Entry)> {
         vec![
             ("block_count", Entry::U32(self.layers as u32)),
             ("context_length", Entry::U32(context as u32)),
@@ -206,6 +207,7 @@ fn bert(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan,
 }
 
 fn roberta(config: &Config, head: Head, shapes: &Shapes<'_>) -> Result<EncoderPlan, ConvertError> {
+    refuse_adaptations(config)?;
     let sizes = Sizes::read(config, shapes)?;
     let mut outside = sizes.embeddings();
     let padding = match config.get("pad_token_id") {

@@ -10,6 +10,7 @@
 mod bert;
 mod eurobert;
 mod head;
+mod jina_v3;
 mod modern_bert;
 mod nomic_bert;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::collections::{HashMap, HashSet};
 use super::config::{Config, clipped};
 use super::general;
 use super::refuse;
+use super::{AdaptedBase, BasePlace};
 use crate::ConvertError;
 use crate::import::sentence::SentenceTransformer;
 use crate::import::side::SideFiles;
@@ -43,10 +45,11 @@ struct Family {
     plan: fn(&Config, Head, &Shapes<'_>) -> Result<EncoderPlan, ConvertError>,
 }
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 7] = [
     bert::BERT,
     bert::ROBERTA,
     bert::DISTILBERT,
+    jina_v3::JINA_V3,
     nomic_bert::NOMIC_BERT,
     modern_bert::MODERN_BERT,
     eurobert::EUROBERT,
@@ -110,7 +113,51 @@ impl LayersWithTensor {
     }
 }
 
+/// The tensors of a plan by the names of their source.
+struct KnownTensors<'p> {
+    plan: &'p EncoderPlan,
+    outside: HashMap<&'p str, &'p Known>,
+    inside: HashMap<&'p str, &'p Known>,
+}
+
+impl EncoderPlan {
+    fn known(&self) -> KnownTensors<'_> {
+        fn by_name(all: &[Known]) -> HashMap<&str, &Known> {
+            all.iter().map(|known| (known.source, known)).collect()
+        }
+        let (outside, inside) = (by_name(&self.outside), by_name(&self.inside));
+        KnownTensors { plan: self, outside, inside }
+    }
+
+    /// The reason for leaving out a tensor of this name.
+    fn reason(&self, short: &str) -> Option<&'static str> {
+        let mut others = self.others.iter();
+        others.find(|(start, _)| short.starts_with(start)).map(|(_, reason)| *reason)
+    }
+}
+
+impl<'p> KnownTensors<'p> {
+    /// Returns the tensor of this name, which has no prefix, and its layer.
+    fn find(&self, short: &str) -> Option<(Option<u64>, &'p Known)> {
+        let layer = of_layer(self.plan.layer, short).filter(|(layer, _)| *layer < self.plan.layers);
+        let (layer, known) = match layer {
+            Some((layer, rest)) => (Some(layer), self.inside.get(rest)?),
+            None => (None, self.outside.get(short)?),
+        };
+        layer.is_none_or(|n| known.layers.has(n)).then_some((layer, *known))
+    }
+}
+
 impl Known {
+    /// The rule of a tensor in this layer.
+    fn rule(&self, layer: Option<u64>) -> Rule {
+        let name = match layer {
+            Some(layer) => format!("blk.{layer}.{}", self.gguf),
+            None => self.gguf.to_owned(),
+        };
+        Rule::Take { name, heads: None, change: Change::None, place: self.place.clone() }
+    }
+
     fn new(source: &'static str, gguf: &'static str, shape: &[u64]) -> Known {
         let (shape, place, layers) = (shape.to_vec(), Place::Whole, LayersWithTensor::All);
         Known { source, gguf, shape, place, layers }
@@ -211,9 +258,43 @@ pub(super) fn network(
     Ok(Some(Network { architecture: prefix, keys, rules, extra, vocab, tile, templates, notes }))
 }
 
-/// True if the configuration is that of an encoder.
-pub(super) fn is_encoder(config: &Config) -> Result<bool, ConvertError> {
-    Ok(recognise(config)?.is_some())
+/// Names of the embedding, by which families find the number of tokens.
+const EMBEDDINGS: [&str; 3] =
+    [bert::TOKENS, "embed_tokens.weight", "embeddings.tok_embeddings.weight"];
+
+/// Returns what becomes of the tensors `names` of an encoder, of which only the configuration is read; `None` if it is another network.
+///
+/// # Errors
+/// The configuration is wrong.
+pub(super) fn base(config: &Config, names: &[&str]) -> Result<Option<AdaptedBase>, ConvertError> {
+    let Some((family, _)) = recognise(config)? else { return Ok(None) };
+    let Some(vocab) = config.count("vocab_size", u64::from(u32::MAX))? else {
+        return Err(config.error("has no vocab_size: expected the number of rows of the embedding"));
+    };
+    let types = config.count("type_vocab_size", u64::from(u32::MAX))?.unwrap_or(0);
+    let (tokens, types) = ([vocab, 1], [types, 1]);
+    let mut shapes: HashMap<&str, &[u64]> =
+        EMBEDDINGS.iter().map(|name| (*name, &tokens[..])).collect();
+    shapes.insert(bert::TYPES, &types);
+    // What an adapter changes is before the classifier.
+    let plan = (family.plan)(config, Head::Vectors, &Shapes(shapes))?;
+    let (source, known) = (EncoderNames { prefixes: family.prefixes }, plan.known());
+    let place = |name: &&str| {
+        let short = renamed(source.short(name));
+        match known.find(&short) {
+            Some((layer, known)) => {
+                let (shape, rules) = (known.shape.clone(), vec![known.rule(layer)]);
+                Some(BasePlace { shape, rules })
+            }
+            None => {
+                let reason = plan.reason(&short)?;
+                Some(BasePlace { shape: Vec::new(), rules: vec![Rule::Skip(reason)] })
+            }
+        }
+    };
+    let places = names.iter().map(place).collect();
+    let architecture = plan.gguf.unwrap_or(family.gguf);
+    Ok(Some(AdaptedBase { architecture, tied: false, places }))
 }
 
 /// Returns the family of a configuration, and what it has after its layers.
@@ -262,23 +343,13 @@ impl EncoderNames {
             let layers = plan.layers;
             return Err(config.error(format!("it has {layers} layers, expected 1 to {MAX_LAYERS}")));
         }
-        let outside: HashMap<&str, &Known> =
-            plan.outside.iter().map(|known| (known.source, known)).collect();
-        let inside: HashMap<&str, &Known> =
-            plan.inside.iter().map(|known| (known.source, known)).collect();
+        let known_tensors = plan.known();
         let mut seen: HashSet<(Option<u64>, &str)> = HashSet::new();
         let (mut rules, mut parameters) = (Vec::with_capacity(tensors.len()), 0u64);
         for tensor in tensors {
             let short = renamed(self.short(tensor.name));
-            let layer = of_layer(plan.layer, &short).filter(|(layer, _)| *layer < plan.layers);
-            let found = match layer {
-                Some((layer, rest)) => inside.get(rest).map(|known| (Some(layer), *known)),
-                None => outside.get(&*short).map(|known| (None, *known)),
-            };
-            let found = found.filter(|(layer, known)| layer.is_none_or(|n| known.layers.has(n)));
-            let Some((layer, known)) = found else {
-                let other = plan.others.iter().find(|(start, _)| short.starts_with(start));
-                let Some((_, reason)) = other else {
+            let Some((layer, known)) = known_tensors.find(&short) else {
+                let Some(reason) = plan.reason(&short) else {
                     return Err(config.error(format!(
                         "tensor \"{}\" of the weights has no place: is it really of this architecture?",
                         clipped(tensor.name)
@@ -300,12 +371,7 @@ impl EncoderNames {
                 return Err(config.error(format!("the weights have two tensors \"{name}\"")));
             }
             parameters = parameters.saturating_add(tensor.shape.iter().product());
-            let name = match layer {
-                Some(layer) => format!("blk.{layer}.{}", known.gguf),
-                None => known.gguf.to_owned(),
-            };
-            let place = known.place.clone();
-            rules.push(Rule::Take { name, heads: None, change: Change::None, place });
+            rules.push(known.rule(layer));
         }
         for known in &plan.outside {
             if !seen.contains(&(None, known.source)) {

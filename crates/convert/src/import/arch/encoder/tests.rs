@@ -356,3 +356,94 @@ fn experts_of_nomic_are_in_every_second_layer() {
     case.config["moe_every_n_layers"] = 0.into();
     case.fails("moe_every_n_layers");
 }
+
+/// A jina-embeddings-v3 of one layer, as `transformers` has it.
+fn jina_v3() -> Case {
+    let mut case = Case {
+        config: json!({
+            "architectures": ["JinaEmbeddingsV3Model"], "model_type": "jina_embeddings_v3", "hidden_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 20, "vocab_size": 30, "type_vocab_size": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 30000.0},
+        }),
+        tensors: Vec::new(),
+        files: Vec::new(),
+    };
+    case.add("embeddings.word_embeddings.weight", &[30, 8]);
+    case.add("embeddings.token_type_embeddings.weight", &[1, 8]);
+    for (name, rows, columns) in [
+        ("layers.0.self_attn.q_proj", 8, 8),
+        ("layers.0.self_attn.k_proj", 8, 8),
+        ("layers.0.self_attn.v_proj", 8, 8),
+        ("layers.0.self_attn.o_proj", 8, 8),
+        ("layers.0.mlp.fc1", 12, 8),
+        ("layers.0.mlp.fc2", 8, 12),
+        ("pooler.dense", 8, 8),
+    ] {
+        case.add(&format!("{name}.weight"), &[rows, columns]);
+        case.add(&format!("{name}.bias"), &[rows]);
+    }
+    let norms = ["layers.0.post_attention_layernorm", "layers.0.post_mlp_layernorm"];
+    for name in ["embeddings.LayerNorm"].iter().chain(&norms) {
+        case.add(&format!("{name}.weight"), &[8]);
+        case.add(&format!("{name}.bias"), &[8]);
+    }
+    case
+}
+
+#[test]
+fn jina_embeddings_v3_rotates_queries_and_keys() {
+    let mut case = jina_v3();
+    let network = case.read().unwrap();
+    assert_eq!(network.architecture, "jina-bert-v3");
+    assert_eq!(key(&network, "jina-bert-v3.rope.freq_base"), Some(&Entry::F32(30000.0)));
+    assert_eq!(key(&network, "jina-bert-v3.context_length"), Some(&Entry::U32(20)));
+    let names: Vec<String> = case.taken().into_iter().map(|(name, _)| name).collect();
+    for name in ["blk.0.attn_q.bias", "blk.0.ffn_down.weight", "blk.0.layer_output_norm.bias"] {
+        assert!(names.iter().any(|found| found == name), "{name} of {names:?}");
+    }
+    assert!(!names.iter().any(|name| name.contains("position")), "{names:?}");
+    case.config["rope_parameters"]["rope_type"] = "yarn".into();
+    case.fails("rope_type");
+    // The first form of the model has the adapters among the weights.
+    let mut first = bert("XLMRobertaModel", "roberta.");
+    first.config["lora_adaptations"] = json!(["retrieval.query"]);
+    first.fails("jina-embeddings-v3-hf");
+}
+
+#[test]
+fn adapters_of_encoders_are_for_the_tensors_of_their_bases() {
+    for (case, names) in [
+        (
+            bert("BertModel", ""),
+            [
+                ("encoder.layer.0.attention.self.query.weight", Some("blk.0.attn_q.weight")),
+                ("bert.embeddings.token_type_embeddings.weight", Some("token_types.weight")),
+                ("encoder.layer.1.attention.self.query.weight", None),
+            ],
+        ),
+        (
+            jina_v3(),
+            [
+                ("layers.0.mlp.fc1.weight", Some("blk.0.ffn_up.weight")),
+                ("roberta.embeddings.word_embeddings.weight", Some("token_embd.weight")),
+                ("layers.0.mlp.fc3.weight", None),
+            ],
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("config.json"), case.config.to_string()).unwrap();
+        let side = SideFiles::new(folder.path(), None, &SmallFiles::default());
+        let mut wanted: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+        wanted.push("pooler.dense.weight");
+        let base = super::super::base(&side, &wanted).unwrap();
+        for ((name, expected), found) in names.iter().zip(&base.places) {
+            let found = found.as_ref().map(|place| match &place.rules[..] {
+                [Rule::Take { name, .. }] => name.as_str(),
+                other => panic!("{name}: {} rules", other.len()),
+            });
+            assert_eq!(found, *expected, "{name}");
+        }
+        let pooler = base.places[names.len()].as_ref().unwrap();
+        assert!(matches!(pooler.rules[..], [Rule::Skip(_)]), "it is left out");
+    }
+}
