@@ -89,7 +89,7 @@ fn levels_of(shape: &KvShape, k: &[u16]) -> Vec<f64> {
     each.collect()
 }
 
-/// What is kept of a group is at the nearest levels, and about as far from it as IQ4_NL's search for a scale gets it.
+/// The kept elements of a group are at the nearest levels, and about as far from it as IQ4_NL's search for a scale gets it.
 #[test]
 fn four_bits_are_as_near_as_they_can_be() {
     let mut rng = Rng(7);
@@ -104,7 +104,7 @@ fn four_bits_are_as_near_as_they_can_be() {
             ty: KvType::Q4R,
         };
         let mut x = rng.normals(dim);
-        // What a rotation is for: one element that is much larger.
+        // The reason for a rotation: one element that is much larger.
         x[3] *= 20.0;
         let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
         kv_store(Isa::best(), &shape, &mut k, &mut v, 0, &x, &rng.normals(32));

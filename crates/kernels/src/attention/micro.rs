@@ -20,7 +20,7 @@ pub(super) trait Source {
     const WIDE: bool;
     /// Rows of the matrix that share a scale in each column: the scale is applied to their sum.
     const GROUP: usize = usize::MAX;
-    /// What the two halves of an element are, if it has two.
+    /// The meaning of the two halves of an element, if it has two.
     const HALVES: Halves = Halves::None;
     /// True if each row has a scale, which must be multiplied into the left-hand matrix beforehand.
     const WEIGHTED: bool = false;
@@ -42,7 +42,7 @@ pub(super) trait Source {
     }
 }
 
-/// What the two halves of an element of a [`Source`] are.
+/// The meaning of the two halves of an element of a [`Source`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Halves {
     /// It has none.
@@ -278,12 +278,12 @@ impl<B: Source, const R: usize, const NV: usize, const LINES: bool> MicroProduct
                 ($phase:expr) => {{
                     let mut columns = [S::splat(0.0); NV];
                     if B::HALVES == Halves::Columns {
-                        for v in (0..NV).step_by(2) {
-                            let p = b.add(v / 2 * S::N);
-                            if v == 0 && $phase * S::N % asked == 0 {
+                        for (v, both) in columns.as_chunks_mut().0.iter_mut().enumerate() {
+                            let p = b.add(v * S::N);
+                            if v == 0 && $phase * LINE % asked == 0 {
                                 S::prefetch(p.wrapping_offset(right.ahead).cast());
                             }
-                            [columns[v], columns[v + 1]] = B::load_halves::<S>(p);
+                            *both = B::load_halves::<S>(p);
                         }
                     } else {
                         for (v, column) in columns.iter_mut().enumerate() {
@@ -317,17 +317,17 @@ impl<B: Source, const R: usize, const NV: usize, const LINES: bool> MicroProduct
             if B::HALVES == Halves::Rows {
                 // Groups are whole: no row is left over.
                 while k < end {
-                    for phase in (0..Self::SUMS.max(2)).step_by(2) {
+                    for pair in 0..Self::SUMS.div_ceil(2) {
                         let mut columns = [[S::splat(0.0); 2]; NV];
                         for (v, column) in columns.iter_mut().enumerate() {
                             let p = b.add(offsets[v]);
-                            if v * S::N % LINE == 0 && phase == 0 {
+                            if v * S::N % LINE == 0 && pair == 0 {
                                 S::prefetch(p.wrapping_offset(right.ahead).cast());
                             }
                             *column = B::load_halves::<S>(p);
                         }
                         for half in 0..2 {
-                            let sums = &mut sums[(phase + half) % Self::SUMS];
+                            let sums = &mut sums[(2 * pair + half) % Self::SUMS];
                             for (sums, row) in sums.iter_mut().zip(rows) {
                                 let x = S::splat(*row.add(k));
                                 for (sum, column) in sums.iter_mut().zip(columns) {

@@ -42,7 +42,7 @@ pub(crate) mod units;
 
 use crate::fields::Field;
 use crate::fields::TILE_ROWS;
-pub(crate) use crate::fit::levels::{IQ4_CODES, IQ4_LEVELS};
+pub(crate) use crate::fit::levels::IQ4_CODES;
 use crate::half::f32_to_f16;
 use alight_types::GgmlType;
 use std::fmt;

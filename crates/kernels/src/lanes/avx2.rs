@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{Lanes, Outlined, ops};
-use crate::blocks::IQ4_LEVELS;
+use crate::fit::levels::IQ4_LEVELS;
 
 /// The AVX2 level.
 pub(crate) struct Avx2;

@@ -5,7 +5,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::{Lanes, Outlined, ops};
-use crate::blocks::IQ4_LEVELS;
+use crate::fit::levels::IQ4_LEVELS;
 
 /// The NEON level.
 pub(crate) struct Neon;

@@ -1,7 +1,7 @@
 //! 8 lanes in portable code, which compilers turn into vectors of any CPU: the portable level, whose bits all others have.
 
 use super::{Lanes, Outlined};
-use crate::blocks::IQ4_LEVELS;
+use crate::fit::levels::IQ4_LEVELS;
 use crate::half::{f16_to_f32, f32_to_f16};
 
 /// The portable level.
