@@ -68,6 +68,7 @@ MISTAKES = (
     Mistake("a piece that is handed out before all of it has come", R + "pages/src/slots/visit.rs", "state.slots[slot as usize].left == 0;", "state.slots[slot as usize].left <= 1;", "rust pages"),
     Mistake("a hash that is not compared", R + "hub/src/pull.rs", "if found == expected {", "if !found.is_empty() {", "rust hub"),
     Mistake("a copy that anybody may write", R + "copy/src/keep.rs", "let mut mode = was.mode() & 0o7777;", "let mut mode = was.mode() & 0o7777 | 0o002;", "rust copy"),
+    Mistake("values that are not rotated back", R + "kernels/src/attention/stream.rs", "rotation::rotate_lanes::<S>(v_block, &mut row[..shape.v_dim])", "rotation::rotate_lanes::<S>(1, &mut row[..shape.v_dim])", "rust kernels"),
     Mistake("kilobytes taken for bytes", R + "rusage/src/usage.rs", "max_rss_bytes: count(raw.ru_maxrss) * unit,", "max_rss_bytes: count(raw.ru_maxrss),", "rust rusage"),
     Mistake("a stream without its end", R + "server/src/openai/chat.rs", 'out.push_str("data: [DONE]\\n\\n");', "", "rust alight tests"),
     Mistake("a wrong key that is let in", R + "server/src/access.rs", "if self.keys.is_empty() {", "if self.keys.len() < 2 {", "rust alight tests"),

@@ -49,7 +49,7 @@ pub enum Drafts {
 ///   lock              keep the weights in memory
 ///   memory            bytes that the model may take
 ///   prompt_precision  8 or 16: bits of activations while a prompt is read
-///   cache_type        "f16" or "q8_0": the type of the KV cache
+///   cache_type        "f16", "q8_0" or "q4r": the type of the KV cache
 ///   prompt_cache      bytes of memory for what was computed of prompts, for those that begin alike
 ///   speculate         "auto", "off" or 0 to 7: how many tokens are computed ahead
 ///   draft             the file of a smaller model that proposes tokens
@@ -295,7 +295,7 @@ impl Model {
             cache_type: one_of(
                 "cache_type",
                 &cache_type,
-                [("f16", KvType::F16), ("q8_0", KvType::Q8_0)],
+                [("f16", KvType::F16), ("q8_0", KvType::Q8_0), ("q4r", KvType::Q4R)],
             )?,
             prompt_cache: whole("prompt_cache", prompt_cache)?,
             speculate: match speculate {

@@ -324,7 +324,7 @@ def test_errors(model, tmp_path):
         ({"threads": 0}, alight.OptionError, "threads is 0, expected a number from 1 to 256"),
         ({"sequences": 2000}, alight.OptionError, "sequences is 2000"),
         ({"load": "slowly"}, alight.OptionError, "load is 'slowly'"),
-        ({"cache_type": "q4"}, alight.OptionError, "cache_type is q4, expected f16 or q8_0"),
+        ({"cache_type": "q4"}, alight.OptionError, "cache_type is q4, expected f16, q8_0 or q4r"),
         ({"prompt_precision": 7}, alight.OptionError, "expected 8 or 16"),
         ({"speculate": 8}, alight.OptionError, "speculate is '8'"),
         ({"context": 2**40}, alight.OptionError, "context"),

@@ -46,7 +46,7 @@ def test_a_server_ends_with_its_replica(path):
 def test_what_cannot_start_says_why(path):
     for models, options, error, words in (
         (["/no/model.gguf"], {}, alight.AlightError, "does not exist"),
-        ([str(path)], {"cache_type": "q9"}, alight.OptionError, "possible values: f16, q8_0"),
+        ([str(path)], {"cache_type": "q9"}, alight.OptionError, "possible values: f16, q8_0, q4r"),
         ([str(path)], {"port": 80}, alight.OptionError, "a replica's listens for Ray Serve alone"),
     ):
         with pytest.raises(error, match=words):

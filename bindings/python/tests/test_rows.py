@@ -157,7 +157,7 @@ def test_a_line_that_ends_the_process_is_an_error_of_its_own(tmp_path, monkeypat
 def test_what_cannot_work_is_said_at_the_start(path):
     for options, error, words in (
         ({"model": "/no/model.gguf"}, alight.AlightError, "does not exist"),
-        ({"model": path, "cache_type": "q9"}, alight.OptionError, "possible values: f16, q8_0"),
+        ({"model": path, "cache_type": "q9"}, alight.OptionError, "possible values: f16, q8_0, q4r"),
         ({"model": path, "output": "x"}, alight.OptionError, "a job has none"),
     ):
         with pytest.raises(error, match=words):

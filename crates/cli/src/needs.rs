@@ -56,6 +56,8 @@ fn stored(spec: &ModelSpec, positions: usize, cache: KvType) -> u64 {
         KvType::F32 => halves.saturating_mul(2),
         // 32 bytes and a two-byte scale for 32 values of two bytes.
         KvType::Q8_0 => halves / 64 * 34,
+        // 16 bytes and the scale.
+        KvType::Q4R => halves / 64 * 18,
     };
     let states: usize = spec.states().sum();
     kept.saturating_add(states as u64)

@@ -90,7 +90,8 @@ pub struct HowArgs {
     #[arg(long, value_name = "BITS", default_value = "8")]
     prompt_precision: PromptPrecision,
 
-    /// How keys and values of the context are kept; q8_0 takes little more than half the memory, and is less exact
+    /// How keys and values of the context are kept; q8_0 takes little more than half the memory, and is less exact;
+    /// q4r, four bits after a rotation, takes little more than a quarter, and is less exact still
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     cache_type: CacheType,
 }
@@ -100,6 +101,8 @@ enum CacheType {
     F16,
     #[value(name = "q8_0")]
     Q8_0,
+    #[value(name = "q4r")]
+    Q4R,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -148,6 +151,7 @@ impl HowArgs {
         match self.cache_type {
             CacheType::F16 => KvType::F16,
             CacheType::Q8_0 => KvType::Q8_0,
+            CacheType::Q4R => KvType::Q4R,
         }
     }
 

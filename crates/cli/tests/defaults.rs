@@ -43,7 +43,7 @@ fn a_default_that_is_none_is_wrong_usage_and_says_where_it_is() {
         ("[run]\n\ntemp = -1", &["config.toml', line 3, [run]: '-1' for --temp"]),
         (
             "[run]\ncache-type = \"q4\"",
-            &["line 2, [run]: 'q4' for --cache-type", "one of f16, q8_0"],
+            &["line 2, [run]: 'q4' for --cache-type", "one of f16, q8_0, q4r"],
         ),
         (
             "[run]\ntop_k = 4",

@@ -775,7 +775,8 @@ const TABLE: &[Row] = &[
         &["q8_0"],
         Works("--cache-type", |case| holds_less(case, &["-ctk", "q8_0"])),
         Works("--cache-type", |case| {
-            case.said(&["serve", &case.model, "--cache-type-k=q2_k"]).fails_as_usage("f16, q8_0");
+            case.said(&["serve", &case.model, "--cache-type-k=q2_k"])
+                .fails_as_usage("f16, q8_0, q4r");
             assert_eq!(case.serve(&["-ctk", "q8_0"]).get("/health").status, 200);
         }),
     ),
@@ -784,7 +785,7 @@ const TABLE: &[Row] = &[
         &["q8_0"],
         Works("--cache-type", |case| holds_less(case, &["--cache-type-v=q8_0"])),
         Works("--cache-type", |case| {
-            case.said(&["serve", &case.model, "-ctv", "q2_k"]).fails_as_usage("f16, q8_0");
+            case.said(&["serve", &case.model, "-ctv", "q2_k"]).fails_as_usage("f16, q8_0, q4r");
             assert_eq!(case.serve(&["-ctv", "q8_0"]).get("/health").status, 200);
         }),
     ),

@@ -27,11 +27,39 @@ struct Case {
     values: Vec<Vec<f32>>,
 }
 
-/// What the cache keeps of keys or values.
-fn stored(ty: KvType, x: &[f32]) -> Vec<f32> {
+/// Rotates a row by its definition: blocks times a Hadamard matrix, whose elements are ±1, divided by the root of its size.
+fn rotated(x: &[f64], block: usize) -> Vec<f64> {
+    let element = |block: &[f64], j: usize| {
+        let signed = |(i, x): (usize, &f64)| if (i & j).count_ones() % 2 == 1 { -x } else { *x };
+        block.iter().enumerate().map(signed).sum::<f64>() / (block.len() as f64).sqrt()
+    };
+    x.chunks(block).flat_map(|x| (0..block).map(move |j| element(x, j))).collect()
+}
+
+/// The largest power of two that divides all of these lengths, but at most 256.
+fn block(dims: &[usize]) -> usize {
+    (0..=8).map(|n| 1 << n).rev().find(|n| dims.iter().all(|dim| dim % n == 0)).unwrap()
+}
+
+/// What the cache keeps of keys or values, of heads of `dim` elements that are rotated in blocks, if they are.
+fn stored(shape: &KvShape, dim: usize, x: &[f32]) -> Vec<f32> {
+    let ty = shape.ty;
     match ty {
         KvType::F16 => x.iter().map(|x| f16_to_f32(f32_to_f16(*x))).collect(),
         KvType::F32 => x.to_vec(),
+        KvType::Q4R => {
+            // Through the cache: the levels of a group are the nearest ones for a scale that is found by a search, which
+            // `four_bits_are_as_near_as_they_can_be` looks at.
+            let one = KvShape { kv_heads: x.len() / dim, k_dim: dim, capacity: 16, ..*shape };
+            let one = KvShape { v_dim: if shape.shared { shape.v_dim } else { dim }, ..one };
+            let (mut k, mut v) = (vec![0; one.k_len()], vec![0; one.v_len()]);
+            let none = &x[..one.kv_heads * one.stored_v_dim()];
+            kv_store(Isa::SCALAR, &one, &mut k, &mut v, 0, x, none);
+            let kept = levels_of(&one, &k);
+            let block = if one.shared { block(&[dim, one.v_dim]) } else { block(&[dim]) };
+            let back = kept.chunks(dim).flat_map(|head| rotated(head, block));
+            back.map(|x| x as f32).collect()
+        }
         KvType::Q8_0 => {
             let ty = WeightType::Q8_0;
             let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
@@ -43,11 +71,79 @@ fn stored(ty: KvType, x: &[f32]) -> Vec<f32> {
     }
 }
 
+/// The rotated keys at position 0 of a page, from their codes and scales.
+fn levels_of(shape: &KvShape, k: &[u16]) -> Vec<f64> {
+    const LEVELS: [i32; 16] =
+        [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    let dim = shape.k_dim;
+    let bytes: Vec<u8> = k.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let each = (0..shape.kv_heads).flat_map(|head| {
+        let line = &bytes[head * shape.capacity * (dim / 2 + dim / 16)..];
+        let half = |d: usize| line[d / 2 * 16] >> (d % 2 * 4) & 15;
+        let scale = move |d: usize| {
+            let at = 16 * dim / 2 + d / 32 * 32;
+            f16_to_f32(u16::from_le_bytes([line[at], line[at + 1]]))
+        };
+        (0..dim).map(move |d| f64::from(LEVELS[usize::from(half(d))]) * f64::from(scale(d)))
+    });
+    each.collect()
+}
+
+/// The kept elements of a group are at the nearest levels, and about as far from it as IQ4_NL's search for a scale gets it.
+#[test]
+fn four_bits_are_as_near_as_they_can_be() {
+    let mut rng = Rng(7);
+    let (mut found, mut searched, mut all) = (0.0, 0.0, 0.0);
+    for dim in [32, 64, 96, 128, 256, 512, 576].into_iter().cycle().take(70) {
+        let shape = KvShape {
+            kv_heads: 1,
+            k_dim: dim,
+            v_dim: 32,
+            capacity: 16,
+            shared: false,
+            ty: KvType::Q4R,
+        };
+        let mut x = rng.normals(dim);
+        // The reason for a rotation: one element that is much larger.
+        x[3] *= 20.0;
+        let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
+        kv_store(Isa::best(), &shape, &mut k, &mut v, 0, &x, &rng.normals(32));
+        let exact = rotated(&x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), block(&[dim]));
+        let kept = levels_of(&shape, &k);
+        let narrow: Vec<f32> = exact.iter().map(|x| *x as f32).collect();
+        let ty = WeightType::IQ4_NL;
+        let mut blocks = vec![0; ty.row_bytes(dim).unwrap()];
+        quantize_row(Isa::SCALAR, ty, &narrow, &mut blocks);
+        let mut best = vec![0.0; dim];
+        dequantize_row(ty, &blocks, &mut best);
+        for ((exact, kept), best) in exact.iter().zip(&kept).zip(&best) {
+            found += (exact - kept) * (exact - kept);
+            searched += (exact - f64::from(*best)) * (exact - f64::from(*best));
+            all += exact * exact;
+        }
+    }
+    assert!(found < 0.006 * all, "a relative error of {}", found / all);
+    assert!(found < 1.05 * searched, "{found}, and {searched} with a longer search");
+}
+
+#[test]
+fn keys_and_values_that_are_no_numbers_stay_none() {
+    let shape =
+        KvShape { kv_heads: 1, k_dim: 64, v_dim: 64, capacity: 16, shared: false, ty: KvType::Q4R };
+    for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut key = vec![1.0; 64];
+        key[40] = x;
+        let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
+        kv_store(Isa::best(), &shape, &mut k, &mut v, 0, &key, &key);
+        assert!(levels_of(&shape, &k).iter().all(|x| x.is_nan()), "{x}");
+    }
+}
+
 impl Case {
     fn new(rng: &mut Rng, k_dim: usize, v_dim: usize, group: usize, max: usize) -> Case {
         let filled = rng.range(1, max);
         let ty = match k_dim.is_multiple_of(32) && v_dim.is_multiple_of(32) {
-            true => rng.pick(&[KvType::F16, KvType::Q8_0, KvType::F32]),
+            true => rng.pick(&[KvType::F16, KvType::Q8_0, KvType::Q4R, KvType::F32]),
             false => rng.pick(&[KvType::F16, KvType::F32]),
         };
         let shape = KvShape {
@@ -85,11 +181,11 @@ impl Case {
             let key = rng.normals(shape.kv_heads * k_dim);
             let value = rng.normals(shape.kv_heads * shape.stored_v_dim());
             kv_store(Isa::best(), &shape, &mut k, &mut v, pos, &key, &value);
-            let key = stored(shape.ty, &key);
+            let key = stored(&shape, k_dim, &key);
             let begins = |key: &[f32]| key[..v_dim].to_vec();
             values.push(match shape.shared {
                 true => key.chunks(k_dim).flat_map(begins).collect(),
-                false => stored(shape.ty, &value),
+                false => stored(&shape, v_dim, &value),
             });
             keys.push(key);
         }

@@ -174,6 +174,8 @@ fn attention_is_that_of_its_row_alone() {
         (2, 3, 64, 100, false, KvType::F32),
         (2, 3, 64, 96, false, KvType::Q8_0),
         (1, 5, 64, 40, true, KvType::Q8_0),
+        (2, 3, 64, 96, false, KvType::Q4R),
+        (1, 5, 96, 64, true, KvType::Q4R),
     ] {
         let shape = KvShape { kv_heads, k_dim, v_dim, capacity: 512, shared, ty };
         let mut rng = Rng(11);

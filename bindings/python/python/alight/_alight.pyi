@@ -760,7 +760,7 @@ class Model:
         lock: bool = False,
         memory: int | None = None,
         prompt_precision: Literal[8, 16] = 8,
-        cache_type: Literal["f16", "q8_0"] = "f16",
+        cache_type: Literal["f16", "q8_0", "q4r"] = "f16",
         prompt_cache: int = ...,
         speculate: Literal["auto", "off"] | int | None = None,
         draft: str | os.PathLike[str] | None = None,

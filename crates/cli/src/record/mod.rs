@@ -197,9 +197,8 @@ fn bits(precision: Precision) -> u64 {
     }
 }
 
-/// The precisions and the types of keys and values that a record may have.
+/// The precisions that a record may have.
 const PRECISIONS: [Precision; 2] = [Precision::Bits8, Precision::Bits16];
-const CACHE_TYPES: [KvType; 2] = [KvType::F16, KvType::Q8_0];
 
 /// Returns the text of tokens, with that of special ones.
 pub fn text(tokens: &[u32], vocabulary: &Vocabulary) -> String {

@@ -101,10 +101,11 @@ impl ReadRecord {
                     return Err(Refusal::invalid("context", message));
                 }
                 let named = |name: String| {
-                    CACHE_TYPES.into_iter().find(|cache_type| cache_type.to_string() == name)
+                    KvType::CHOICES.into_iter().find(|cache_type| cache_type.to_string() == name)
                 };
-                let cache_type = fields
-                    .read("cache_type", "f16 or q8_0", |value| named(value.as_str()?.to_owned()))?;
+                let cache_type = fields.read("cache_type", "f16, q8_0 or q4r", |value| {
+                    named(value.as_str()?.to_owned())
+                })?;
                 let precision = fields.read("prompt_precision", "8 or 16", |value| {
                     PRECISIONS.into_iter().find(|one| value.as_u64() == Some(bits(*one)))
                 })?;

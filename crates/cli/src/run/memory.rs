@@ -29,7 +29,7 @@ fn too_much(held: Held, context: usize, available: u64) -> Option<String> {
         "weights are read from the disk again for each token, which is slow: take a model of a smaller \
          type (`alight quantize`), or close other programs"
     } else {
-        "that is for a conversation that fills the context: give a smaller -c, or --cache-type q8_0"
+        "that is for a conversation that fills the context: give a smaller -c, or --cache-type q8_0 or q4r"
     };
     Some(format!(
         "this needs {} (weights {}, {} tokens {}), {}: {what}",

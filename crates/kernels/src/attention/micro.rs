@@ -9,7 +9,7 @@
 
 use std::marker::PhantomData;
 
-use super::{LINE, bytes};
+use super::{LINE, bytes, levels};
 use crate::lanes::{Lanes, Outlined, WIDEST};
 
 /// Elements of the right-hand matrix.
@@ -20,6 +20,8 @@ pub(super) trait Source {
     const WIDE: bool;
     /// Rows of the matrix that share a scale in each column: the scale is applied to their sum.
     const GROUP: usize = usize::MAX;
+    /// The meaning of the two halves of an element, if it has two.
+    const HALVES: Halves = Halves::None;
     /// True if each row has a scale, which must be multiplied into the left-hand matrix beforehand.
     const WEIGHTED: bool = false;
     /// The source of values that belongs to this source of keys.
@@ -30,12 +32,35 @@ pub(super) trait Source {
     /// # Safety
     /// As [`Lanes::load_n`].
     unsafe fn load_n<S: Lanes>(p: *const Self::E, n: usize) -> S::V;
+    /// Both halves of elements that have two.
+    ///
+    /// # Safety
+    /// As [`Lanes::load`].
+    #[inline(always)]
+    unsafe fn load_halves<S: Lanes>(_: *const Self::E) -> [S::V; 2] {
+        unreachable!("its elements have no halves")
+    }
+}
+
+/// The meaning of the two halves of an element of a [`Source`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Halves {
+    /// It has none.
+    None,
+    /// Rows 2i and 2i + 1 of a column.
+    Rows,
+    /// Columns i and i + 16 of a row, of 32.
+    Columns,
 }
 
 /// Bytes of keys.
 pub(super) struct KeyBytes;
 /// Bytes of values.
 pub(super) struct ValueBytes;
+/// Codes of keys, of two elements each.
+pub(super) struct KeyLevels;
+/// Codes of values, of two elements each.
+pub(super) struct ValueLevels;
 /// f16 bits, widened when loaded.
 pub(super) struct F16;
 /// f32, as stored.
@@ -70,6 +95,48 @@ impl Source for ValueBytes {
     #[inline(always)]
     unsafe fn load_n<S: Lanes>(_: *const i8, _: usize) -> S::V {
         unreachable!("keys and values of bytes are whole groups")
+    }
+}
+
+impl Source for KeyLevels {
+    type E = i8;
+    const WIDE: bool = false;
+    const GROUP: usize = levels::GROUP;
+    const HALVES: Halves = Halves::Rows;
+    type Values = ValueLevels;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(_: *const i8) -> S::V {
+        unreachable!("an element has two halves")
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Lanes>(_: *const i8, _: usize) -> S::V {
+        unreachable!("keys and values of levels are whole groups")
+    }
+    #[inline(always)]
+    unsafe fn load_halves<S: Lanes>(p: *const i8) -> [S::V; 2] {
+        // SAFETY: the caller's.
+        unsafe { S::load_levels(p.cast()) }
+    }
+}
+
+impl Source for ValueLevels {
+    type E = i8;
+    const WIDE: bool = false;
+    const HALVES: Halves = Halves::Columns;
+    const WEIGHTED: bool = true;
+    type Values = ValueLevels;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(_: *const i8) -> S::V {
+        unreachable!("an element has two halves")
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Lanes>(_: *const i8, _: usize) -> S::V {
+        unreachable!("keys and values of levels are whole groups")
+    }
+    #[inline(always)]
+    unsafe fn load_halves<S: Lanes>(p: *const i8) -> [S::V; 2] {
+        // SAFETY: the caller's.
+        unsafe { S::load_levels(p.cast()) }
     }
 }
 
@@ -181,6 +248,14 @@ impl<B: Source, const R: usize, const NV: usize, const LINES: bool> MicroProduct
         }
     }
 
+    /// Returns the first column of vector `v`: those of two halves follow each other.
+    const fn column<S: Lanes>(v: usize) -> usize {
+        match B::HALVES {
+            Halves::Columns => v / 2 * S::N + v % 2 * LINE,
+            _ => v * S::N,
+        }
+    }
+
     /// Multiplies with rows `from..end` of the right-hand matrix.
     ///
     /// # Safety
@@ -196,26 +271,37 @@ impl<B: Source, const R: usize, const NV: usize, const LINES: bool> MicroProduct
             let rows: [*const f32; R] = std::array::from_fn(|r| left.p.wrapping_add(r * left.row));
             let offsets: [usize; NV] =
                 std::array::from_fn(|v| v * S::N / LINE * right.line + v * S::N % LINE);
-            let mut b = right.p.wrapping_add(from * right.step);
+            let stored = if B::HALVES == Halves::Rows { from / 2 } else { from };
+            let mut b = right.p.wrapping_add(stored * right.step);
             let mut k = from;
             macro_rules! step {
                 ($phase:expr) => {{
                     let mut columns = [S::splat(0.0); NV];
-                    for (v, column) in columns.iter_mut().enumerate() {
-                        let p = b.add(offsets[v]);
-                        // A line is prefetched once, where a step is a part of one.
-                        let (at, step) = match LINES {
-                            true => (v * S::N % LINE, LINE),
-                            false => (v * S::N, S::N * NV),
-                        };
-                        if !B::WIDE && at % asked == 0 && $phase * step % asked == 0 {
-                            S::prefetch(p.wrapping_offset(right.ahead).cast());
+                    if B::HALVES == Halves::Columns {
+                        for (v, both) in columns.as_chunks_mut().0.iter_mut().enumerate() {
+                            let p = b.add(v * S::N);
+                            if v == 0 && $phase * LINE % asked == 0 {
+                                S::prefetch(p.wrapping_offset(right.ahead).cast());
+                            }
+                            *both = B::load_halves::<S>(p);
                         }
-                        *column = if NV == 1 && tail != 0 {
-                            B::load_n::<S>(p, tail)
-                        } else {
-                            B::load::<S>(p)
-                        };
+                    } else {
+                        for (v, column) in columns.iter_mut().enumerate() {
+                            let p = b.add(offsets[v]);
+                            // A line is prefetched once, where a step is a part of one.
+                            let (at, step) = match LINES {
+                                true => (v * S::N % LINE, LINE),
+                                false => (v * S::N, S::N * NV),
+                            };
+                            if !B::WIDE && at % asked == 0 && $phase * step % asked == 0 {
+                                S::prefetch(p.wrapping_offset(right.ahead).cast());
+                            }
+                            *column = if NV == 1 && tail != 0 {
+                                B::load_n::<S>(p, tail)
+                            } else {
+                                B::load::<S>(p)
+                            };
+                        }
                     }
                     for (sums, row) in sums[$phase].iter_mut().zip(rows) {
                         let x = S::splat(*row.add(k));
@@ -227,6 +313,32 @@ impl<B: Source, const R: usize, const NV: usize, const LINES: bool> MicroProduct
                     b = b.wrapping_add(right.step);
                     k += 1;
                 }};
+            }
+            if B::HALVES == Halves::Rows {
+                // Groups are whole: no row is left over.
+                while k < end {
+                    for pair in 0..Self::SUMS.div_ceil(2) {
+                        let mut columns = [[S::splat(0.0); 2]; NV];
+                        for (v, column) in columns.iter_mut().enumerate() {
+                            let p = b.add(offsets[v]);
+                            if v * S::N % LINE == 0 && pair == 0 {
+                                S::prefetch(p.wrapping_offset(right.ahead).cast());
+                            }
+                            *column = B::load_halves::<S>(p);
+                        }
+                        for half in 0..2 {
+                            let sums = &mut sums[(2 * pair + half) % Self::SUMS];
+                            for (sums, row) in sums.iter_mut().zip(rows) {
+                                let x = S::splat(*row.add(k));
+                                for (sum, column) in sums.iter_mut().zip(columns) {
+                                    *sum = S::fma(x, column[half], *sum);
+                                }
+                            }
+                            k += 1;
+                        }
+                        b = b.wrapping_add(right.step);
+                    }
+                }
             }
             while k + Self::SUMS <= end {
                 for phase in 0..Self::SUMS {
@@ -280,7 +392,7 @@ impl<B: Source, const R: usize, const NV: usize, const LINES: bool> Outlined
             };
             for (r, sums) in sums.into_iter().enumerate() {
                 for (v, mut sum) in sums.into_iter().enumerate() {
-                    let p = to.p.add(r * to.row + v * S::N);
+                    let p = to.p.add(r * to.row + Self::column::<S>(v));
                     if let Some(factors) = to.rescale {
                         sum = S::fma(S::load(p), S::splat(*factors.add(r)), sum);
                     }
@@ -356,8 +468,15 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
                     source: PhantomData,
                 });
             }
-            c += $nv * S::N;
+            c += if B::HALVES == Halves::Columns { $nv / 2 * S::N } else { $nv * S::N };
         }};
+    }
+    if B::HALVES == Halves::Columns {
+        // The elements of 16 bytes, as many vectors at a time as below.
+        while c < LINE {
+            if S::N == WIDEST || R > 2 { go!(2, 0) } else { go!(4, 0) }
+        }
+        return;
     }
     // Sums take at most 24 of 32 registers, or 12 of 16; at least 8 keep two multipliers busy.
     let four = S::N == WIDEST || R <= 2;

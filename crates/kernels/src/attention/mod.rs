@@ -21,7 +21,8 @@
 //! A head may add a number to each score that depends on the distance of the two positions ([`RelativeBias`]).
 //!
 //! # Where numbers are rounded
-//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0, or not at all ([`KvType`]). Everything after that
+//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0, or to four bits after a rotation, or not at
+//! all ([`KvType`]). Everything after that
 //! is f32: queries as given, products and sums by fused multiply-add (up to four independent sums per dot product, see `micro.rs`), one
 //! multiplication by `scale` after the dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
 //! running sum, one multiplication by the inverse of `l` at the end.
@@ -33,7 +34,9 @@
 //! earlier tokens of the tile.
 
 mod bytes;
+mod levels;
 mod micro;
+mod rotation;
 mod store;
 mod stream;
 
@@ -67,16 +70,22 @@ pub enum KvType {
     F16,
     /// Bytes, of which 32 share an f16 scale, as in GGUF's type of this name; keys and values are multiples of 32 elements long.
     Q8_0,
+    /// Codes of four bits, of which 32 share an f16 scale, as in GGUF's IQ4_NL, of heads that are rotated: within blocks of a power of two,
+    /// each element is a sum of all of them (`attention/rotation.rs`). Keys and values are multiples of 32 elements long.
+    Q4R,
     /// 32-bit floats, as they were computed. They are read in place, so the memory must be aligned for them, and values are stored.
     F32,
 }
 
 impl KvType {
+    /// The types that a user can choose from. The other one is that of encoders.
+    pub const CHOICES: [KvType; 3] = [KvType::F16, KvType::Q8_0, KvType::Q4R];
+
     /// Returns the number that the lengths of keys and values must be multiples of.
     pub const fn multiple(self) -> usize {
         match self {
             KvType::F16 | KvType::F32 => 1,
-            KvType::Q8_0 => bytes::GROUP,
+            KvType::Q8_0 | KvType::Q4R => bytes::GROUP,
         }
     }
 }
@@ -86,6 +95,7 @@ impl fmt::Display for KvType {
         f.write_str(match self {
             KvType::F16 => "f16",
             KvType::Q8_0 => "q8_0",
+            KvType::Q4R => "q4r",
             KvType::F32 => "f32",
         })
     }
@@ -101,7 +111,8 @@ impl fmt::Display for KvType {
 /// - values: `[kv_heads][v_dim / 64][capacity][64]` f16 (the last columns, if fewer than 64, with correspondingly shorter rows): a kernel has
 ///   sums for 64 columns in registers, and so reads them sequentially. None are stored where values are the beginnings of keys.
 ///
-/// For [`KvType::F32`] the same with f32, of which each takes the place of two `u16`. For [`KvType::Q8_0`] the layout is in `attention/bytes.rs`.
+/// For [`KvType::F32`] the same with f32, of which each takes the place of two `u16`. For [`KvType::Q8_0`] the layout is in `attention/bytes.rs`,
+/// and for [`KvType::Q4R`] in `attention/levels.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Key/value heads.
@@ -134,6 +145,7 @@ impl KvShape {
         match self.ty {
             KvType::F16 => dim,
             KvType::Q8_0 => bytes::stored(dim),
+            KvType::Q4R => levels::stored(dim),
             KvType::F32 => 2 * dim,
         }
     }

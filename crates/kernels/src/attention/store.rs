@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{COLUMNS, KvShape, KvType, LINE, PageTable, bytes};
+use super::{COLUMNS, KvShape, KvType, LINE, PageTable, bytes, levels, rotation};
 use crate::Isa;
 use crate::lanes::{Lanes, by_level};
 
@@ -99,6 +99,7 @@ impl<'a> KvWriter<'a> {
         match s.ty {
             KvType::F16 => self.store_halves(isa, start, pos, k, v),
             KvType::Q8_0 => self.store_bytes(start, pos, k, v),
+            KvType::Q4R => self.store_levels(isa, start, pos, k, v),
             KvType::F32 => self.store_floats(start, pos, k, v),
         }
     }
@@ -184,6 +185,67 @@ impl<'a> KvWriter<'a> {
             bytes::round(head, put, put_scale);
         }
     }
+
+    /// The same, rotated, as levels and scales.
+    fn store_levels(&self, isa: Isa, start: usize, pos: usize, k: &[f32], v: &[f32]) {
+        let s = &self.shape;
+        let [k_block, v_block] = rotation::blocks(s);
+        for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
+            let line = (h * s.capacity + pos / LINE * LINE) * s.stored(s.k_dim);
+            // SAFETY: pos < capacity, so codes and scales are within k_len from the page's start, which is inside the memory;
+            // this position's are the caller's alone, in bytes that no other position shares.
+            let line = unsafe { self.k.add(start + line) };
+            let (places, scales) = (line.cast::<u8>(), line.wrapping_add(LINE / 4 * s.k_dim));
+            rotate_and_round(isa, k_block, head, &mut |g, scale, codes| {
+                // SAFETY: as above.
+                unsafe { scales.add(g * LINE + pos % LINE).write(scale) }
+                for (i, [low, high]) in codes.as_chunks().0.iter().enumerate() {
+                    let at = (g * levels::GROUP_BYTES + i) * LINE + pos % LINE;
+                    // SAFETY: as above.
+                    unsafe { places.add(at).write(low | high << 4) }
+                }
+            });
+        }
+        for (h, head) in v.chunks_exact(s.v_dim).enumerate() {
+            // SAFETY: as above, with v_len.
+            let all = unsafe { self.v.add(start + h * s.capacity * s.stored(s.v_dim)) };
+            rotate_and_round(isa, v_block, head, &mut |g, scale, codes| {
+                let (at, scale_at) = levels::value_group(s, pos, g);
+                let (low, high) = codes.split_at(levels::GROUP_BYTES);
+                // SAFETY: as above.
+                unsafe { all.add(scale_at).write(scale) }
+                for (i, (low, high)) in low.iter().zip(high).enumerate() {
+                    // SAFETY: as above.
+                    unsafe { all.cast::<u8>().add(at + i).write(low | high << 4) }
+                }
+            });
+        }
+    }
+}
+
+/// Rotates a row of whole blocks, rounds it, and passes each group's number, scale and codes to `put`.
+fn rotate_and_round(
+    isa: Isa,
+    block: usize,
+    row: &[f32],
+    put: &mut dyn FnMut(usize, u16, &[u8; levels::GROUP]),
+) {
+    let mut x = [0f32; rotation::MAX_BLOCK];
+    let x = &mut x[..block];
+    for (b, from) in row.chunks_exact(block).enumerate() {
+        x.copy_from_slice(from);
+        rotation::rotate(isa, block, x);
+        for (g, x) in x.as_chunks().0.iter().enumerate() {
+            let (scale, codes) = round(isa, x);
+            put(b * (block / levels::GROUP) + g, scale, &codes);
+        }
+    }
+}
+
+/// [`levels::round`].
+fn round(isa: Isa, x: &[f32; levels::GROUP]) -> (u16, [u8; levels::GROUP]) {
+    use levels::{GROUP, round as round_lanes};
+    by_level!(isa, (x: &[f32; GROUP]) -> (u16, [u8; GROUP]), round_lanes)
 }
 
 /// Rounds to f16, saturating.

@@ -8,11 +8,11 @@
 use std::ops::Range;
 
 use super::micro::{
-    Destination, F16, F32, KeyBytes, Left, Right, Source, multiply, multiply_lines,
+    Destination, F16, F32, KeyBytes, KeyLevels, Left, Right, Source, multiply, multiply_lines,
 };
 use super::{
     Ahead, AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, RelativeBias,
-    Tile, bytes, padded, partial_len, partial_row_len,
+    Tile, bytes, levels, padded, partial_len, partial_row_len, rotation,
 };
 use crate::lanes::{self, Lanes, Outlined, WIDEST};
 
@@ -126,11 +126,17 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         row[pad] = f32::NEG_INFINITY;
     }
     let scores = parts.scores.as_mut_ptr();
+    let [k_block, v_block] = rotation::blocks(&shape);
     let widen = shape.shared || shape.ty == KvType::F32;
+    if widen || k_block > 1 {
+        let own = &mut parts.q[..q.len()];
+        own.copy_from_slice(q);
+        // SAFETY: the caller's features.
+        unsafe { rotation::rotate_lanes::<S>(k_block, own) }
+    }
     let state = if widen {
         // Full panels: the rows that fill up the last are zeros, and their results are dropped.
         let all = padded_rows(rows);
-        parts.q[..q.len()].copy_from_slice(q);
         parts.q[q.len()..all * shape.k_dim].fill(0.0);
         parts.acc[..all * pad].fill(0.0);
         let (m, l) = parts.ml.split_at_mut(all);
@@ -166,7 +172,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             ahead: Ahead::Nothing,
             tokens: 1,
             keys: keys.clone(),
-            q: q.as_ptr(),
+            q: if k_block > 1 { parts.q.as_ptr() } else { q.as_ptr() },
             acc,
             acc_stride: stride,
             m: acc.wrapping_add(pad),
@@ -187,6 +193,10 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
             row[..pad].copy_from_slice(&parts.acc[r * pad..][..pad]);
             (row[pad], row[pad + 1]) = (m[r], l[r]);
         }
+    }
+    for row in partial.chunks_exact_mut(stride) {
+        // SAFETY: the caller's features.
+        unsafe { rotation::rotate_lanes::<S>(v_block, &mut row[..shape.v_dim]) }
     }
 }
 
@@ -215,6 +225,9 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     }
     // Rows that fill up the last panel: their queries are zeros and their results are dropped.
     packed.for_each(|q| q.fill(0.0));
+    let [k_block, v_block] = rotation::blocks(&shape);
+    // SAFETY: the caller's features.
+    unsafe { rotation::rotate_lanes::<S>(k_block, &mut parts.q[..rows * shape.k_dim]) }
     // Full panels even for few rows: with fewer rows a sum would be computed in another order.
     let all = padded_rows(rows);
     parts.acc.fill(0.0);
@@ -266,7 +279,10 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
             };
             out.copy_from_slice(&parts.acc[r * pad..][..shape.v_dim]);
             // SAFETY: the caller's features.
-            unsafe { lanes::map::<S>(out, lanes::Times(inverse)) }
+            unsafe {
+                lanes::map::<S>(out, lanes::Times(inverse));
+                rotation::rotate_lanes::<S>(v_block, out);
+            }
         }
     }
 }
@@ -338,6 +354,7 @@ unsafe fn stream<S: Lanes>(
                 match shape.ty {
                     KvType::F16 => widen_rows::<S>(from, from.len(), from.len(), to),
                     KvType::Q8_0 => bytes::widen_keys::<S>(from, k_dim, to),
+                    KvType::Q4R => levels::widen_keys::<S>(from, k_dim, to),
                     KvType::F32 => unreachable!("f32 are read in place"),
                 }
                 if shape.shared {
@@ -346,9 +363,15 @@ unsafe fn stream<S: Lanes>(
                     for (line, rows) in to.chunks_exact(LINE * k_dim).zip(rows) {
                         to_rows(line, v_dim, pad, rows);
                     }
-                } else if shape.ty == KvType::Q8_0 {
+                } else if let KvType::Q8_0 | KvType::Q4R = shape.ty {
                     let to = &mut values[(low - block) * pad..];
-                    bytes::widen_values::<S>(v_cache, &shape, low - before..high - before, pad, to);
+                    let positions = low - before..high - before;
+                    match shape.ty {
+                        KvType::Q4R => {
+                            levels::widen_values::<S>(v_cache, &shape, positions, pad, to);
+                        }
+                        _ => bytes::widen_values::<S>(v_cache, &shape, positions, pad, to),
+                    }
                 } else {
                     for c in (0..v_dim).step_by(COLUMNS) {
                         let (at, width) = shape.value_columns(low - before, c);
@@ -375,20 +398,32 @@ unsafe fn stream<S: Lanes>(
                 let stored = shape.stored(k_dim);
                 let p = k_cache.as_ptr().wrapping_add(first * stored);
                 let ahead = distance(p, k_next.as_ptr().wrapping_add(first_next * stored));
-                if shape.ty == KvType::Q8_0 {
-                    let scales = p.wrapping_add(LINE / 2 * k_dim);
+                if let KvType::Q8_0 | KvType::Q4R = shape.ty {
+                    let is_levels = shape.ty == KvType::Q4R;
+                    // Of a line and of a group of values, in bytes.
+                    let (codes, step) = match is_levels {
+                        true => (LINE / 2 * k_dim, levels::GROUP_BYTES),
+                        false => (LINE * k_dim, bytes::GROUP),
+                    };
+                    let group = |pos, g| match is_levels {
+                        true => levels::value_group(&shape, pos, g),
+                        false => bytes::value_group(&shape, pos, g),
+                    };
+                    let scales = p.wrapping_byte_add(codes);
                     let (line, ahead) = (2 * LINE * stored, 2 * ahead);
                     let k = Right { p: p.cast(), step: LINE, line, scales, ahead };
                     let v = |c| {
-                        let (at, scales) = bytes::value_group(&shape, first, c / bytes::GROUP);
-                        let (next, _) = bytes::value_group(&shape, first_next, c / bytes::GROUP);
+                        let (at, scales) = group(first, c / bytes::GROUP);
+                        let (next, _) = group(first_next, c / bytes::GROUP);
                         let p = v_cache.as_ptr().wrapping_byte_add(at);
                         let ahead = 2 * distance(p, v_next.as_ptr().wrapping_byte_add(next));
                         let scales = v_cache.as_ptr().wrapping_add(scales);
-                        let step = bytes::GROUP;
-                        (Right { p: p.cast(), step, line: LINE, scales, ahead }, step)
+                        (Right { p: p.cast(), step, line: LINE, scales, ahead }, bytes::GROUP)
                     };
-                    panels::<S, KeyBytes>(params, k_dim, v_dim, state, block, k, v);
+                    match is_levels {
+                        true => panels::<S, KeyLevels>(params, k_dim, v_dim, state, block, k, v),
+                        false => panels::<S, KeyBytes>(params, k_dim, v_dim, state, block, k, v),
+                    }
                 } else {
                     let scales = std::ptr::null();
                     let k = Right { p, step: LINE, line: LINE * k_dim, scales, ahead };

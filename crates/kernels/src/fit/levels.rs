@@ -4,6 +4,8 @@
 //! best for these levels. An error is weighted in proportion to the size of its weight plus the group's typical
 //! size.
 
+use std::ops::RangeInclusive;
+
 use super::search::{importance, sum};
 
 /// The codes of IQ4_NL and IQ4_XS: their values −127, −104, −83, −65, −49, −35, −22, −10, 1, 13, 25, 38,
@@ -12,11 +14,22 @@ pub(crate) const IQ4_CODES: [u8; 16] =
     [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
 
 /// Levels, in increasing order.
-const LEVELS: [f32; 16] = {
+pub(crate) const LEVELS: [f32; 16] = {
     let mut levels = [0.0; 16];
     let mut i = 0;
     while i < 16 {
         levels[i] = IQ4_CODES[i] as f32 - 127.0;
+        i += 1;
+    }
+    levels
+};
+
+/// The level of each code.
+pub(crate) const IQ4_LEVELS: [i8; 16] = {
+    let mut levels = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        levels[i] = (IQ4_CODES[i] as i16 - 127) as i8;
         i += 1;
     }
     levels
@@ -65,21 +78,26 @@ fn error(x: &[f32; 32], w: &[f32; 32], d: f32) -> f32 {
 /// Returns the scale for which x ≈ d·level.
 #[inline(always)]
 pub(crate) fn fit(x: &[f32; 32], given: &[f32]) -> f32 {
+    fit_from(x, &importance(x, given), -STARTS..=STARTS)
+}
+
+/// Returns the scale for which x ≈ d·level with the least Σ w·(x − d·level)², of those that these starting scales lead to.
+#[inline(always)]
+pub(crate) fn fit_from(x: &[f32; 32], w: &[f32; 32], starts: RangeInclusive<i32>) -> f32 {
     let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
     if far == 0.0 {
         return 0.0;
     }
-    let w = importance(x, given);
     let (mut best, mut least) = (far / LEVELS[0], f32::INFINITY);
     for end in [LEVELS[0], LEVELS[15]] {
-        for start in -STARTS..=STARTS {
+        for start in starts.clone() {
             let id = (end + start as f32) / far;
             let q: [f32; 32] = std::array::from_fn(|i| nearest(x[i] * id));
             let d = sum(|i| w[i] * x[i] * q[i], 32) / sum(|i| w[i] * q[i] * q[i], 32);
             if !(d.is_finite() && d != 0.0) {
                 continue;
             }
-            let error = error(x, &w, d);
+            let error = error(x, w, d);
             if error < least {
                 (least, best) = (error, d);
             }

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{Lanes, Outlined, ops};
+use crate::fit::levels::IQ4_LEVELS;
 
 /// The AVX2 level.
 pub(crate) struct Avx2;
@@ -35,6 +36,16 @@ impl Lanes for Avx2 {
         fn store(p: *mut f32, v: __m256) -> () = _mm256_storeu_ps(p, v);
         fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         fn load_i8(p: *const i8) -> __m256 = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+        fn load_levels(p: *const u8) -> [__m256; 2] = {
+            let table = _mm_loadu_si128(IQ4_LEVELS.as_ptr().cast());
+            let (bytes, mask) = (_mm_loadl_epi64(p.cast()), _mm_set1_epi8(15));
+            let low = _mm_shuffle_epi8(table, _mm_and_si128(bytes, mask));
+            let high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16::<4>(bytes), mask));
+            [
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+            ]
+        };
         fn load_n(p: *const f32, n: usize) -> __m256 = _mm256_maskload_ps(p, first(n));
         fn store_n(p: *mut f32, v: __m256, n: usize) -> () = _mm256_maskstore_ps(p, first(n), v);
         fn load_f16(p: *const u16) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{Lanes, Outlined, ops};
+use crate::fit::levels::LEVELS;
 
 /// The AVX-512 level.
 pub(crate) struct Avx512;
@@ -35,6 +36,15 @@ impl Lanes for Avx512 {
         fn store(p: *mut f32, v: __m512) -> () = _mm512_storeu_ps(p, v);
         fn prefetch(p: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(p.cast());
         fn load_i8(p: *const i8) -> __m512 = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
+        // An index of the table is the lowest four bits of a lane.
+        fn load_levels(p: *const u8) -> [__m512; 2] = {
+            let table = _mm512_loadu_ps(LEVELS.as_ptr());
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            [
+                _mm512_permutexvar_ps(bytes, table),
+                _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(bytes), table),
+            ]
+        };
         fn load_n(p: *const f32, n: usize) -> __m512 = _mm512_maskz_loadu_ps(first(n), p);
         fn store_n(p: *mut f32, v: __m512, n: usize) -> () = _mm512_mask_storeu_ps(p, first(n), v);
         fn load_f16(p: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));

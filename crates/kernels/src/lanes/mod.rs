@@ -72,6 +72,8 @@ pub(crate) trait Lanes {
     unsafe fn load_f16_n(p: *const u16, n: usize) -> Self::V;
     /// Signed bytes, converted.
     unsafe fn load_i8(p: *const i8) -> Self::V;
+    /// The levels of IQ4_NL ([`IQ4_LEVELS`](crate::fit::levels::IQ4_LEVELS)) whose codes are the low halves of `N` bytes, and those of the high halves.
+    unsafe fn load_levels(p: *const u8) -> [Self::V; 2];
     /// Rounded to nearest even.
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     unsafe fn store_f16_n(p: *mut u16, v: Self::V, n: usize);

@@ -5,6 +5,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::{Lanes, Outlined, ops};
+use crate::fit::levels::IQ4_LEVELS;
 
 /// The NEON level.
 pub(crate) struct Neon;
@@ -40,6 +41,14 @@ impl Lanes for Neon {
         fn load_i8(p: *const i8) -> V = {
             let v = vmovl_s8(vld1_s8(p));
             [vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))]
+        };
+        fn load_levels(p: *const u8) -> [V; 2] = {
+            let (bytes, table) = (vld1_u8(p), vld1q_s8(IQ4_LEVELS.as_ptr()));
+            let widened = |codes| {
+                let v = vmovl_s8(vqtbl1_s8(table, codes));
+                [vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))]
+            };
+            [widened(vand_u8(bytes, vdup_n_u8(15))), widened(vshr_n_u8::<4>(bytes))]
         };
         // There are no masked loads and stores: go through the stack.
         fn load_n(p: *const f32, n: usize) -> V = {

@@ -1,6 +1,7 @@
 //! 8 lanes in portable code, which compilers turn into vectors of any CPU: the portable level, whose bits all others have.
 
 use super::{Lanes, Outlined};
+use crate::fit::levels::IQ4_LEVELS;
 use crate::half::{f16_to_f32, f32_to_f16};
 
 /// The portable level.
@@ -88,6 +89,13 @@ impl Lanes for Portable {
     unsafe fn load_i8(p: *const i8) -> Eight {
         // SAFETY: the caller's.
         unsafe { p.cast::<[i8; N]>().read_unaligned() }.map(f32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn load_levels(p: *const u8) -> [Eight; 2] {
+        // SAFETY: the caller's.
+        let bytes = unsafe { p.cast::<[u8; N]>().read_unaligned() };
+        [0, 4].map(|shift| bytes.map(|byte| f32::from(IQ4_LEVELS[usize::from(byte >> shift & 15)])))
     }
 
     #[inline(always)]

@@ -352,6 +352,7 @@ mod tests {
         let f16 = 8 * 2 * 64 * 128 * 2;
         assert_eq!([KvType::F16, KvType::F32].map(stride), [f16, 2 * f16]);
         assert_eq!(stride(KvType::Q8_0), f16 / 64 * 34);
+        assert_eq!(stride(KvType::Q4R), f16 / 64 * 18);
     }
 
     #[test]
