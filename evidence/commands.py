@@ -77,6 +77,7 @@ COMMANDS = (
     Command("agree tokenizers", BY_HAND, VENV, f"{BUILD}, fetch models tokenizers, sentencepiece, tiktoken", "published tokenizers, converted, beside the libraries they are made for"),
     Command("agree tokens", BY_HAND, VENV, f"cargo, {MODELS}", "token ids beside llama.cpp's and Hugging Face's", test="--hf smollm2", test_all=""),
     Command("agree transformers", BY_HAND, OWN, f"{BUILD}, torch, transformers, gguf", "every architecture beside Hugging Face transformers in float64"),
+    Command("bench adapters", BY_HAND, VENV, f"{BUILD}, {MODELS}, gguf, xllamacpp", "thousands of LoRA adapters in one server: start, switching, memory, clients with one each"),
     Command("bench activation", BY_HAND, ANY, f"{BUILD}, {MODELS}", "from a socket that listens to the first token of a server that the first packet starts"),
     Command("bench before-after", BY_HAND, VENV, f"cargo, {MODELS}, 6 GB of disk", "whether a change costs speed: another commit beside the working tree"),
     Command("bench collective", BY_HAND, WHEEL, "make installed-wheel", "the fused collective beside lax.psum, residual and norm"),

@@ -26,23 +26,28 @@ np = lazily("numpy")
 
 # Whose products llama.cpp adds all adapters to.
 LLAMA = ("llama", "qwen2", "qwen3", "gemma3", "qwen3moe")
-# Whose answers with the merged weights differ from llama.cpp's by more than the tolerance, in Alight as well, although answers of the base do not: the cause is
-# not known. They are compared with Alight's own answers with the merged file.
-APART = ("phimoe", "hunyuan-moe", "nanbeige", "mimo2", "falcon-h1")
+# Whose adapters are smaller. Alight keeps keys and values as F16, llama.cpp here as F32, and larger weights amplify the difference: with these architectures
+# llama.cpp's own answers with the merged weights differ as much (0.03 to 0.04) if its cache is F16. In mimo2 another expert is chosen at one position, with
+# some sizes, and everything that sees it differs.
+SMALLER = {"hunyuan-moe": 0.1, "nanbeige": 0.1, "mimo2": 0.2, "falcon-h1": 0.1}
 RANKS = (1, 3, 8)
 ADAPTED = re.compile(
     r"blk\.(\d+)\.(attn_(q|k|v|qkv|output|gate|q_a|q_b|kv_a_mqa|k_b|v_b)|ffn_(gate|up|down)(_exps|_shexp)?|ffn_gate_inp|ssm_(in|out|beta|alpha|ba)|shortconv\.(in|out)_proj)\.weight|output\.weight")
 
 
-def factors(path: Path, seed: int) -> dict:
-    """Random factors of each matrix of a file: (A [.., r, in], B [.., out, r]) by name."""
-    random, found = np.random.default_rng(seed), {}
+def factors(path: Path, m) -> dict:
+    """Random factors of each matrix of a file: (A [.., r, in], B [.., out, r]) by name. What is added to the residual stream has no mean where that of the
+    base has none."""
+    size, centred = SMALLER.get(m.arch, 0.4), tiny_models.CENTRED.get(m.arch, {})
+    random, found = np.random.default_rng(m.seed + 7), {}
     for i, tensor in enumerate(gguf_files.quick_reader(path).tensors):
         if not ADAPTED.fullmatch(tensor.name):
             continue
         shape, rank = [int(n) for n in tensor.shape][::-1], RANKS[i % len(RANKS)]
         a = random.standard_normal((*shape[:-2], rank, shape[-1])) / np.sqrt(shape[-1])
-        b = random.standard_normal((*shape[:-1], rank)) * 0.4
+        b = random.standard_normal((*shape[:-1], rank)) * size
+        if any(f".{part}." in tensor.name for part in centred):
+            b -= b.mean(axis=-2, keepdims=True)
         found[tensor.name] = (a.astype(np.float32), b.astype(np.float32))
     return found
 
@@ -98,7 +103,7 @@ def applicable(args, base: Path, found: dict, adapter, text: Path) -> None:
 
 def check(args, report: agree.Report, m, folder: Path, text: Path) -> None:
     base = tiny_models.write(m, folder / "base.gguf")
-    found, alpha = factors(base, args.seed + 7), 2.0
+    found, alpha = factors(base, m), 2.0
     arch = gguf_files.quick_reader(base).fields["general.architecture"].contents()
     applicable(args, base, found, lambda: write(folder / "adapter.gguf", arch, found, alpha), text)
     adapter = write(folder / "adapter.gguf", arch, found, alpha)
@@ -111,14 +116,9 @@ def check(args, report: agree.Report, m, folder: Path, text: Path) -> None:
         report.within(m.name, f"{what}, in a batch", agree.apart(exact, batch, left_out)[0], agree.TOLERANCE)
         report.within(m.name, f"{what}, one by one", agree.apart(exact, single, left_out)[0], agree.TOLERANCE)
 
-    if m.name.split(",")[0] in APART:
-        same, exact = ours(args, merged, None, text, agree.CONTEXT)
-        assert same == tokens
-        within("merged", exact)
-    else:
-        with agree.peer(m, merged, True) as llama:
-            exact = agree.theirs(args, llama, batch.shape[1], tokens, batch.shape[1])
-        within("merged in llama.cpp", exact)
+    with agree.peer(m, merged, True) as llama:
+        exact = agree.theirs(args, llama, batch.shape[1], tokens, batch.shape[1])
+    within("merged in llama.cpp", exact)
     if m.arch in LLAMA:
         with agree.peer(m, base, True, adapter) as llama:
             exact = agree.theirs(args, llama, batch.shape[1], tokens, batch.shape[1])

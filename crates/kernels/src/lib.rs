@@ -39,6 +39,7 @@ pub mod half;
 pub mod internals;
 pub mod isa;
 mod lanes;
+pub mod low_rank;
 pub mod matmul;
 pub mod norm;
 pub mod parallel;

@@ -1,7 +1,7 @@
 //! Element-wise operations on vectors, conversions, dot product and argmax.
 
 use crate::Isa;
-use crate::lanes::{self, Binary, Lanes, Unary, WIDEST, by_level};
+use crate::lanes::{self, Binary, Lanes, Unary, by_level};
 
 /// `x += y`. Panics on different lengths.
 pub fn add_assign(isa: Isa, x: &mut [f32], y: &[f32]) {
@@ -33,25 +33,6 @@ pub fn softcap(isa: Isa, x: &mut [f32], cap: f32) {
 pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
     assert_eq!(x.len(), y.len(), "lengths of a dot product");
     by_level!(isa, (x: &[f32], y: &[f32]) -> f32, dot_lanes)
-}
-
-/// `out[i] = Σ m[i, j] x[j]`, each in the order of [`dot`]. Panics if `m` is not `[out, x]`.
-pub fn multiply_rows(isa: Isa, m: &[f32], x: &[f32], out: &mut [f32]) {
-    assert_eq!(m.len(), out.len() * x.len(), "rows of a matrix");
-    by_level!(isa, (m: &[f32], x: &[f32], out: &mut [f32]) -> (), multiply_rows_lanes)
-}
-
-/// `out[i] += s · Σ m[i · step, j] x[j]`, each sum in the order of [`dot`], or in 16 lanes if it has 16, 32 or 64 terms. Panics if `m` has fewer rows.
-pub fn add_multiplied_rows(
-    isa: Isa,
-    (m, step): (&[f32], usize),
-    x: &[f32],
-    s: f32,
-    out: &mut [f32],
-) {
-    let rows = m.len() / x.len();
-    assert!(out.is_empty() || (out.len() - 1) * step < rows, "a correction with fewer rows");
-    by_level!(isa, (m: &[f32], step: usize, x: &[f32], s: f32, out: &mut [f32]) -> (), add_multiplied_rows_lanes)
 }
 
 /// Returns the index of the largest element, the first of equals; NaN is never chosen; 0 if there
@@ -151,68 +132,6 @@ unsafe fn softcap_lanes<S: Lanes>(x: &mut [f32], cap: f32) {
 unsafe fn dot_lanes<S: Lanes>(x: &[f32], y: &[f32]) -> f32 {
     // SAFETY: the caller vouches for the features and for equal lengths.
     unsafe { lanes::dot::<S>(x, y) }
-}
-
-#[inline(always)]
-unsafe fn multiply_rows_lanes<S: Lanes>(m: &[f32], x: &[f32], out: &mut [f32]) {
-    for (out, row) in out.iter_mut().zip(m.chunks_exact(x.len())) {
-        // SAFETY: the caller vouches for the features; the lengths are equal.
-        *out = unsafe { lanes::dot::<S>(row, x) };
-    }
-}
-
-#[inline(always)]
-unsafe fn add_multiplied_rows_lanes<S: Lanes>(
-    m: &[f32],
-    step: usize,
-    x: &[f32],
-    s: f32,
-    out: &mut [f32],
-) {
-    // SAFETY: the caller vouches for the features; rows are as long as `x`.
-    unsafe {
-        match x.len() {
-            16 => add_short_rows::<S, 1>(m, step, x, s, out),
-            32 => add_short_rows::<S, 2>(m, step, x, s, out),
-            64 => add_short_rows::<S, 4>(m, step, x, s, out),
-            _ => {
-                for (out, row) in out.iter_mut().zip(m.chunks_exact(x.len()).step_by(step)) {
-                    *out += s * lanes::dot::<S>(row, x);
-                }
-            }
-        }
-    }
-}
-
-/// Rows of `16 · C` elements, whose sums are kept in 16 lanes; `x` stays in registers.
-#[inline(always)]
-unsafe fn add_short_rows<S: Lanes, const C: usize>(
-    m: &[f32],
-    step: usize,
-    x: &[f32],
-    s: f32,
-    out: &mut [f32],
-) {
-    let vectors = WIDEST / S::N;
-    // SAFETY: the caller vouches for the features, and rows have `16 · C` elements.
-    unsafe {
-        let mut xs = [[S::splat(0.0); WIDEST / 8]; C];
-        for (c, xs) in xs.iter_mut().enumerate() {
-            for (j, x_lanes) in xs[..vectors].iter_mut().enumerate() {
-                *x_lanes = S::load(x.as_ptr().add(c * WIDEST + j * S::N));
-            }
-        }
-        for (out, row) in out.iter_mut().zip(m.chunks_exact(C * WIDEST).step_by(step)) {
-            let mut sums = [S::splat(0.0); WIDEST / 8];
-            for (j, sum) in sums[..vectors].iter_mut().enumerate() {
-                *sum = S::mul(S::load(row.as_ptr().add(j * S::N)), xs[0][j]);
-                for (c, xs) in xs.iter().enumerate().skip(1) {
-                    *sum = S::fma(S::load(row.as_ptr().add(c * WIDEST + j * S::N)), xs[j], *sum);
-                }
-            }
-            *out += s * lanes::sum_widest::<S>(sums);
-        }
-    }
 }
 
 #[inline(always)]

@@ -16,6 +16,7 @@ mod elements;
 mod float_ops;
 mod half;
 mod independent;
+mod low_rank;
 mod math;
 mod matmul;
 mod not_finite;

@@ -6,9 +6,9 @@ use alight_kernels::attention::{
     KvWriter, Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::parallel::{
-    Attend, AttendRows, Bank, Cost, Cut, LowRank, Packing, Place, Product, Rows, Scratch, Term,
-    Threads, each_row, each_token, gather, multiply, multiply_and_pack, multiply_and_sum,
-    multiply_banks, multiply_banks_and_pack, pack, room_for_products, store, store_rows,
+    Attend, AttendRows, Bank, Cost, Cut, Packing, Place, Product, Rows, Scratch, Term, Threads,
+    each_row, gather, multiply, multiply_and_pack, multiply_and_sum, multiply_banks,
+    multiply_banks_and_pack, pack, room_for_products, store, store_rows,
 };
 use alight_kernels::vec::{self, add_times};
 use alight_kernels::{
@@ -482,63 +482,6 @@ fn experts_of<'a>(
         );
         assert_eq!(bits(&out), bits(&expected), "{tokens} tokens");
     }
-}
-
-/// Two of three matrices have slots, with slots between them that nothing is in; the products are with every second row.
-#[test]
-fn corrections_of_low_rank_are_those_of_float64() {
-    let (mut rng, isa) = (Rng(11), Isa::best());
-    let (cols, rows, rank, scale) = (70, 12, 3, 0.75f32);
-    let places = [Place { matrix: 2, first: 1, slots: 2 }, Place { matrix: 0, first: 4, slots: 1 }];
-    let (a, b) = (rng.normals(3 * rank * cols), rng.normals(3 * rows * rank));
-    let inputs: Vec<Vec<f32>> = (0..5).map(|_| rng.normals(cols)).collect();
-    let mut x = Activations::new(5, cols);
-    let formats = ActivationFormats::of([(WeightType::F32, Layout::Rows)]);
-    x.begin(isa, RowCounts { bits16: 3, bits8: 2 }, cols, formats);
-    inputs.iter().enumerate().for_each(|(slot, input)| x.put(slot, input));
-    let place_of: Vec<Option<usize>> =
-        (0..6).map(|slot| Place::of(slot, &places).map(|place| place.matrix)).collect();
-    assert_eq!(place_of, [None, Option::Some(2), Option::Some(2), None, Option::Some(0), None]);
-    for mut threads in ALL {
-        let mut ax = vec![0.0; 5 * rank];
-        let a_of = |slot| {
-            let place = Place::of(slot, &places)?;
-            Option::Some(&a[place.matrix * rank * cols..][..rank * cols])
-        };
-        each_token(&mut threads, &x, Rows::new(&mut ax, rank), &|slot, x, out| {
-            if let Option::Some(a) = a_of(slot) {
-                vec::multiply_rows(isa, a, x, out);
-            }
-        });
-        for (slot, matrix) in place_of.iter().take(5).enumerate() {
-            let Option::Some(matrix) = matrix else {
-                assert_eq!(ax[slot * rank..][..rank], [0.0; 3], "slot {slot}");
-                continue;
-            };
-            let b = &b[matrix * rows * rank..][..rows * rank];
-            let mut products = vec![1.0; 5];
-            let ax = &ax[slot * rank..][..rank];
-            LowRank { b, ax, scale }.add(isa, (3, 2), &mut products);
-            for (i, found) in products.iter().enumerate() {
-                let term = |k: usize| {
-                    let a = &a[(matrix * rank + k) * cols..][..cols];
-                    let sum =
-                        a.iter().zip(&inputs[slot]).map(|(a, x)| f64::from(*a) * f64::from(*x));
-                    f64::from(b[(3 + 2 * i) * rank + k]) * sum.sum::<f64>()
-                };
-                let expected = 1.0 + f64::from(scale) * (0..rank).map(term).sum::<f64>();
-                let off = (f64::from(*found) - expected).abs();
-                assert!(off < 1e-4, "slot {slot}, product {i}: {found} for {expected}");
-            }
-        }
-    }
-}
-
-#[test]
-#[should_panic(expected = "a correction with fewer rows")]
-fn a_correction_has_a_row_for_each_product() {
-    let one = LowRank { b: &[0.0; 4], ax: &[0.0], scale: 1.0 };
-    one.add(Isa::SCALAR, (1, 2), &mut [0.0; 3]);
 }
 
 /// All values of 256 share a scale.

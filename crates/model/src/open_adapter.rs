@@ -1,5 +1,6 @@
 //! Opening an adapter for a model: everything in it is applied, or the adapter is refused by the name of what is not.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use std::sync::Arc;
 use alight_files::FilesError;
 use alight_formats::adapter::{AdapterFile, LowRankFactors, TensorChange, factor};
 use alight_formats::gguf::TensorInfo;
-use alight_kernels::dequant::{dequantize_row, floats};
+use alight_kernels::dequant::dequantize_row;
+use alight_kernels::low_rank::Numbers;
 use alight_kernels::{Isa, WeightType, vec};
 use alight_pages::Map;
 use sha2::{Digest, Sha256};
@@ -67,6 +69,7 @@ impl Model {
             alpha: file.alpha,
             embedding: None,
             segments: None,
+            converted: RefCell::default(),
         };
         for (name, change) in &file.changes {
             opened.apply(name, change, &mut changes)?;
@@ -169,6 +172,8 @@ struct Opened<'a> {
     alpha: f32,
     embedding: Option<TableChange>,
     segments: Option<Box<[f32]>>,
+    /// Tensors of other types, by their offsets: projections that have rows of one share it.
+    converted: RefCell<HashMap<u64, Arc<[f32]>>>,
 }
 
 impl Opened<'_> {
@@ -303,11 +308,9 @@ impl Opened<'_> {
             let linear = self.model.weights().linears().nth(rows.number);
             let bias = linear.and_then(|linear| linear.bias_values());
             let all = rows.rows * rows.per_expert;
-            let other = &other.get(self.map)[rows.first..][..all];
-            let values = match bias {
-                Some(bias) => other.iter().zip(bias).map(|(other, bias)| other - bias).collect(),
-                None => other.into(),
-            };
+            let other = other.get(self.map).range(rows.first..rows.first + all);
+            let less = |i: usize| bias.map_or(0.0, |bias| bias[i]);
+            let values = (0..all).map(|i| other.get(i) - less(i)).collect();
             changes[rows.number].push(Change::Delta { values: Floats::Own(values), first: 0 });
         }
         Ok(())
@@ -411,7 +414,7 @@ impl Opened<'_> {
     }
 
     /// Computes the factors on the products of a projection, less 1, by which a change keeps the norms of its matrix's rows at these magnitudes (DoRA).
-    fn gains(&self, term: &LowRankTerm, magnitude: &[f32], linear: &Linear) -> Box<[f32]> {
+    fn gains(&self, term: &LowRankTerm, magnitude: Numbers<'_>, linear: &Linear) -> Box<[f32]> {
         let isa = Isa::best();
         let matrix = linear.matrix.view(self.model.store());
         let factor = linear.matrix.scales.first().copied().unwrap_or(1.0);
@@ -419,35 +422,42 @@ impl Opened<'_> {
         let mut row = vec![0.0; term.cols];
         let (a, b) = (term.a_of(self.map, 0), term.b_of(self.map, 0));
         let scale = term.factor(1.0);
+        let mut widened = vec![0.0; a.len()];
+        a.each_stretch(isa, |range, values| widened[range].copy_from_slice(values));
         for r in 0..term.rows {
             matrix.dequantize_row(r, &mut row);
             vec::scale(isa, &mut row, factor);
-            for (k, a) in a.chunks_exact(term.cols).enumerate() {
-                vec::add_times(isa, &mut row, a, scale * b[r * term.rank + k]);
+            for (k, a) in widened.chunks_exact(term.cols).enumerate() {
+                vec::add_times(isa, &mut row, a, scale * b.get(r * term.rank + k));
             }
             let norm = vec::root_of_squares(vec::dot(isa, &row, &row));
             let at = term.first + r;
-            gains[at] = magnitude[at] / norm - 1.0;
+            gains[at] = magnitude.get(at) / norm - 1.0;
         }
         gains.into()
     }
 
-    /// The numbers of a tensor of the adapter: in place if they are f32.
+    /// The numbers of a tensor of the adapter: in place if they are floats.
     fn floats(&self, info: &TensorInfo<'_>) -> Result<Floats, AdapterOpenError> {
         let bytes = &self.map.bytes()[info.range()];
-        if info.ty == alight_formats::GgmlType::F32 && floats(bytes).is_some() {
-            return Ok(Floats::Mapped(info.range()));
-        }
         let not_applied = || AdapterOpenError::NotApplied {
             path: self.path.into(),
             name: info.name.into(),
             hint: ": its type is not supported",
         };
         let ty = WeightType::of(info.ty).ok_or_else(not_applied)?;
+        if Numbers::in_place(ty, bytes).is_some() {
+            return Ok(Floats::Mapped(ty, info.range()));
+        }
+        if let Some(values) = self.converted.borrow().get(&info.offset) {
+            return Ok(Floats::Own(values.clone()));
+        }
         let mut values = vec![0.0; info.elements() as usize];
         dequantize_row(ty, bytes, &mut values);
         self.map.check()?;
-        Ok(Floats::Own(values.into()))
+        let values: Arc<[f32]> = values.into();
+        self.converted.borrow_mut().insert(info.offset, values.clone());
+        Ok(Floats::Own(values))
     }
 
     fn wrong_shape(&self, name: &str, found: Vec<u64>, expected: Vec<u64>) -> AdapterOpenError {

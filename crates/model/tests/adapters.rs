@@ -176,7 +176,7 @@ fn several(model: &Model, folder: &Path) -> Vec<AdapterSet> {
     let all = [
         adapter(1, GgmlType::F32, &|_| true),
         adapter(3, GgmlType::F16, &|i| i % 2 == 0),
-        adapter(8, GgmlType::F32, &|i| i % 3 != 0),
+        adapter(8, GgmlType::BF16, &|i| i % 3 != 0),
     ];
     vec![
         AdapterSet::default(),

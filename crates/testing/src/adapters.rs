@@ -13,7 +13,7 @@ use crate::models::{Random, kernel_type};
 pub struct AdapterSpec {
     pub rank: usize,
     pub alpha: f32,
-    /// F32 or F16.
+    /// F32, F16 or BF16.
     pub ty: GgmlType,
     pub seed: u64,
     /// The largest number of a factor.
@@ -81,6 +81,9 @@ pub fn adapter(base: &[u8], spec: &AdapterSpec, names: &[String]) -> Vec<u8> {
             GgmlType::F16 => bytes
                 .chunks_exact_mut(2)
                 .for_each(|x| x.copy_from_slice(&f32_to_f16(number()).to_le_bytes())),
+            GgmlType::BF16 => bytes
+                .chunks_exact_mut(2)
+                .for_each(|x| x.copy_from_slice(&number().to_le_bytes()[2..])),
             _ => bytes.chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&number().to_le_bytes())),
         }
     })

@@ -11,6 +11,7 @@ mod pack_products;
 mod products;
 mod recurrent;
 mod rows;
+mod shared_work;
 
 pub use attend::{Attend, AttendRows, TargetFn, store, store_rows};
 pub use experts::{
@@ -19,11 +20,12 @@ pub use experts::{
 };
 pub use pack_products::{JoinFn, Packing, multiply_and_pack};
 pub use products::{
-    ColumnsFn, CorrectFn, Extras, LowRank, Product, UNIT_ROWS, each_token, multiply,
-    multiply_greatest, room_for_products,
+    ColumnsFn, CorrectFn, Extras, Product, UNIT_ROWS, multiply, multiply_greatest,
+    room_for_products,
 };
 pub use recurrent::{DeltaRule, HeadRows, LinearAttention, SelectiveScan, StateSpace};
 pub use rows::{Cut, PackFn, RowFn, Rows, cut_rows, each_row, gather, pack};
+pub use shared_work::SharedWork;
 
 use crate::attention::{AttentionLimits, AttentionScratch};
 use crate::matmul::MatmulScratch;

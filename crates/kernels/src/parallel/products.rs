@@ -1,12 +1,12 @@
 //! Matrix products, cut into pieces of rows.
 
-use super::{Cost, Cut, Rows, Scratch, Threads, each_row};
+use super::{Cost, Rows, Scratch, Threads};
 use crate::matmul::best::{self, Finish, Greatest};
 use crate::matmul::{
     Activations, MAX_K, MatmulScratch, Matrix, Output, RowCounts, Tokens, cut_at_multiples, matmul,
 };
 use crate::planes::HIGH;
-use crate::{Isa, Layout, WeightType, vec};
+use crate::{Isa, vec};
 use std::ops::Range;
 
 /// Rows of a matrix in one unit of work: the number that kernels unpack at a time.
@@ -56,18 +56,6 @@ pub struct Extras<'a> {
     pub correct: Option<&'a CorrectFn<'a>>,
 }
 
-/// The second factor of a low-rank correction (LoRA: Hu et al. 2021): `scale · Σ b[r, k] · ax[k]` is added to row `r` of a product with a token,
-/// where `ax` has the products of the first factor with the token.
-#[derive(Clone, Copy, Debug)]
-pub struct LowRank<'a> {
-    /// `[rows, rank]`
-    pub b: &'a [f32],
-    /// `[rank]`
-    pub ax: &'a [f32],
-    /// Factor on the correction.
-    pub scale: f32,
-}
-
 impl Extras<'_> {
     /// Returns true if there is nothing to add.
     pub fn is_empty(&self) -> bool {
@@ -86,32 +74,6 @@ impl Extras<'_> {
             vec::add_assign(isa, products, &bias[rows]);
         }
     }
-}
-
-impl LowRank<'_> {
-    /// Adds rows `first`, `first + step`, … of the correction to products.
-    ///
-    /// # Panics
-    /// If it has fewer rows.
-    pub fn add(&self, isa: Isa, (first, step): (usize, usize), products: &mut [f32]) {
-        let LowRank { b, ax, scale } = *self;
-        vec::add_multiplied_rows(isa, (&b[first * ax.len()..], step), ax, scale, products);
-        vec::infinite_to_nan(isa, products);
-    }
-}
-
-/// Work on a token: its number, its values, and its row of the output.
-pub type TokenWork<'f> = dyn Fn(usize, &[f32], &mut [f32]) + Sync + 'f;
-
-/// Calls `f(token, its values, its row of the output)` for each token of a set, which has them as floats.
-///
-/// # Panics
-/// If the set has no floats, or the output is too short.
-pub fn each_token<T: Threads>(threads: &mut T, x: &Activations, out: Rows<'_>, f: &TokenWork<'_>) {
-    assert!(x.formats().covers((WeightType::F32, Layout::Rows)), "tokens as floats");
-    each_row(threads, x.rows().all(), Cut::default(), [out], &|t, [out], _| {
-        f(t, x.float_row(t), out);
-    });
 }
 
 impl<'a> Product<'a> {

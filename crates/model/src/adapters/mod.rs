@@ -1,8 +1,8 @@
 //! Adapters that are loaded: what they add to the products of a model's projections, and which of them a sequence has.
 //!
-//! An adapter belongs to one base, whose projections have numbers. Its factors stay in its file, which is mapped, if they are f32; others are converted
-//! when it is opened. What is added to a product is the sum of the terms of its adapters, one after the other, each in the order of
-//! [`vec::dot`](alight_kernels::vec::dot). So the bits of a row depend on its own adapters and their scales, and on no other row.
+//! An adapter belongs to one base, whose projections have numbers. Its factors stay in its file, which is mapped, if they are floats of 32 or 16 bits; others are
+//! converted when it is opened. What is added to a product is the sum of the terms of its adapters, one after the other, each in the order of
+//! [`low_rank`](alight_kernels::low_rank). So the bits of a row depend on its own adapters and their scales, and on no other row.
 
 mod error;
 mod term;
@@ -120,6 +120,13 @@ impl AdapterSet {
     /// The adapters and their scales.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<Adapter>, f32)> {
         self.all.iter().flat_map(|all| all.iter().map(|(adapter, scale)| (adapter, *scale)))
+    }
+
+    /// Returns true if it has the adapters of another one, at whichever scales.
+    pub(crate) fn has_adapters_of(&self, other: &AdapterSet) -> bool {
+        let adapters = |set: &AdapterSet| set.all.as_ref().map_or(0, |all| all.len());
+        let mut pairs = self.iter().zip(other.iter());
+        adapters(self) == adapters(other) && pairs.all(|((a, _), (b, _))| Arc::ptr_eq(a, b))
     }
 
     /// The most that the ranks of a projection add up to.

@@ -1,27 +1,29 @@
 //! The changes of the products of a projection.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use alight_formats::adapter::factor;
-use alight_kernels::dequant::floats;
-use alight_kernels::parallel::LowRank;
-use alight_kernels::{Isa, vec};
+use alight_formats::adapter::{MAX_RANK, factor};
+use alight_kernels::low_rank::{self, Numbers};
+use alight_kernels::{Isa, WeightType};
 use alight_pages::Map;
 
 /// Numbers of an adapter: in its file, or converted from there.
 #[derive(Debug)]
 pub(crate) enum Floats {
-    /// The bytes of whole f32 numbers.
-    Mapped(Range<usize>),
-    Own(Box<[f32]>),
+    /// The bytes of whole numbers of a type that is computed with as it is.
+    Mapped(WeightType, Range<usize>),
+    Own(Arc<[f32]>),
 }
 
 impl Floats {
-    pub(crate) fn get<'m>(&'m self, map: &'m Map) -> &'m [f32] {
+    pub(crate) fn get<'m>(&'m self, map: &'m Map) -> Numbers<'m> {
         match self {
             // Maps begin at pages, and the bytes were checked when the adapter was opened.
-            Floats::Mapped(range) => floats(&map.bytes()[range.clone()]).unwrap_or(&[]),
-            Floats::Own(values) => values,
+            Floats::Mapped(ty, range) => {
+                Numbers::in_place(*ty, &map.bytes()[range.clone()]).unwrap_or(Numbers::F32(&[]))
+            }
+            Floats::Own(values) => Numbers::F32(values),
         }
     }
 }
@@ -84,9 +86,11 @@ impl OtherMatrix {
         (first, step): (usize, usize),
         products: &mut [f32],
     ) {
-        let rows = self.values.get(map)[(self.first + first) * self.cols..].chunks_exact(self.cols);
-        for (y, row) in products.iter_mut().zip(rows.step_by(step)) {
-            *y = between(*y, vec::dot(isa, row, x), scale);
+        let values = self.values.get(map);
+        for (i, y) in products.iter_mut().enumerate() {
+            let (row, mut other) = ((self.first + first + i * step) * self.cols, [0.0]);
+            low_rank::multiply(isa, values.range(row..row + self.cols), &[x], &mut other, 1);
+            *y = between(*y, other[0], scale);
         }
     }
 }
@@ -105,17 +109,17 @@ impl Change {
         }
     }
 
-    /// Computes the products of the first factor with `x` `[cols]`, for projection `index` of a stack.
+    /// Computes the products of the first factor with each `x` `[cols]`, for projection `index` of a stack, into rows of `ax` `[tokens, stride]`.
     pub(crate) fn first_products(
         &self,
         isa: Isa,
         map: &Map,
         index: usize,
-        x: &[f32],
-        ax: &mut [f32],
+        x: &[&[f32]],
+        (ax, stride): (&mut [f32], usize),
     ) {
         if let Change::LowRank(term) = self {
-            vec::multiply_rows(isa, term.a_of(map, index), x, ax);
+            low_rank::multiply(isa, term.a_of(map, index), x, ax, stride);
         }
     }
 
@@ -131,17 +135,20 @@ impl Change {
         match self {
             Change::Replace(_) => unreachable!("it has the input"),
             Change::Delta { values, first: before } => {
-                let values = values.get(map)[before + first..].iter().step_by(step);
-                products.iter_mut().zip(values).for_each(|(y, delta)| *y += scale * delta);
+                let (values, at) = (values.get(map), before + first);
+                let products = products.iter_mut().enumerate();
+                products.for_each(|(i, y)| *y += scale * values.get(at + i * step));
             }
             Change::LowRank(term) => {
                 let factor = term.factor(scale);
-                let low_rank = LowRank { b: term.b_of(map, index), ax, scale: factor };
-                low_rank.add(isa, (first, step), products);
+                let b = term.b_of(map, index);
+                let b = b.range(first * term.rank..b.len());
+                low_rank::add(isa, (b, step), ax, factor, products);
                 let at = term.row(index) + first;
                 if let Some(bias) = &term.bias {
-                    let bias = bias.get(map)[at..].iter().step_by(step);
-                    products.iter_mut().zip(bias).for_each(|(y, bias)| *y += factor * bias);
+                    let bias = bias.get(map);
+                    let products = products.iter_mut().enumerate();
+                    products.for_each(|(i, y)| *y += factor * bias.get(at + i * step));
                 }
                 if let Some(gains) = &term.gains {
                     let gains = gains[at..].iter().step_by(step);
@@ -162,9 +169,10 @@ impl Change {
     ) {
         let Change::LowRank(term) = self else { return };
         let (a, b, factor) = (term.a_of(map, index), term.b_of(map, index), term.factor(scale));
-        for (k, a) in a.chunks_exact(y.len()).enumerate() {
-            let bx: f32 = b.iter().skip(k).step_by(term.rank).zip(x).map(|(b, x)| b * x).sum();
-            vec::add_times(isa, y, a, factor * bx);
+        for k in 0..term.rank {
+            let bx: f32 = x.iter().enumerate().map(|(i, x)| b.get(i * term.rank + k) * x).sum();
+            let cols = y.len();
+            a.range(k * cols..(k + 1) * cols).add_times_to(isa, y, factor * bx);
         }
     }
 }
@@ -181,15 +189,16 @@ impl LowRankTerm {
     }
 
     /// `[rank, cols]`
-    pub(crate) fn a_of<'m>(&'m self, map: &'m Map, index: usize) -> &'m [f32] {
+    pub(crate) fn a_of<'m>(&'m self, map: &'m Map, index: usize) -> Numbers<'m> {
         let len = self.rank * self.cols;
-        &self.a.get(map)[index / self.per_expert * len..][..len]
+        let first = index / self.per_expert * len;
+        self.a.get(map).range(first..first + len)
     }
 
     /// `[rows, rank]`
-    pub(crate) fn b_of<'m>(&'m self, map: &'m Map, index: usize) -> &'m [f32] {
+    pub(crate) fn b_of<'m>(&'m self, map: &'m Map, index: usize) -> Numbers<'m> {
         let first = index / self.per_expert * self.all_rows + self.row(index);
-        &self.b.get(map)[first * self.rank..][..self.rows * self.rank]
+        self.b.get(map).range(first * self.rank..(first + self.rows) * self.rank)
     }
 }
 
@@ -207,8 +216,12 @@ impl TableChange {
         match self {
             TableChange::LowRank(term) => term.add(isa, (map, scale), token, row),
             TableChange::Replace(values) => {
-                let other = &values.get(map)[token * row.len()..][..row.len()];
-                row.iter_mut().zip(other).for_each(|(x, other)| *x = between(*x, *other, scale));
+                let first = token * row.len();
+                let other = values.get(map).range(first..first + row.len());
+                other.each_stretch(isa, |range, other| {
+                    let row = row[range].iter_mut().zip(other);
+                    row.for_each(|(x, other)| *x = between(*x, *other, scale));
+                });
             }
         }
     }
@@ -228,8 +241,11 @@ pub(crate) struct TableTerm {
 impl TableTerm {
     /// Adds it to the row of a token.
     fn add(&self, isa: Isa, (map, scale): (&Map, f32), token: usize, row: &mut [f32]) {
-        let ax = &self.a.get(map)[token * self.rank..][..self.rank];
+        let (mut room, first) = ([0.0; MAX_RANK as usize], token * self.rank);
+        let ax = &mut room[..self.rank];
+        let a = self.a.get(map).range(first..first + self.rank);
+        a.each_stretch(isa, |range, values| ax[range].copy_from_slice(values));
         let scale = factor(self.alpha, self.rank, scale);
-        LowRank { b: self.b.get(map), ax, scale }.add(isa, (0, 1), row);
+        low_rank::add(isa, (self.b.get(map), 1), ax, scale, row);
     }
 }

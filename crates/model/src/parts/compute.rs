@@ -13,7 +13,7 @@ use alight_kernels::parallel::{
 
 use super::batch::Batch;
 use super::buffers::Scratch;
-use super::row_adapters::{Corrections, NO_ADAPTERS, RowAdapters, RowOf};
+use super::row_adapters::{Corrections, Multiplied, RowAdapters, RowOf};
 use crate::cache::Cache;
 use crate::cancel::Cancel;
 use crate::tensors::{LinearView, Projection};
@@ -133,7 +133,7 @@ impl<'m> Compute<'m> {
         let linears = groups.as_flattened();
         linears.iter().for_each(|linear| linear.measure(acts));
         let row_of = |token| Some(token);
-        let corrections = self.corrections(linears, &row_of, acts, threads);
+        let corrections = self.corrections(Multiplied::All(linears), &row_of, acts);
         let correct = std::array::from_fn::<_, G, _>(|g| {
             std::array::from_fn::<_, M, _>(|m| {
                 let (corrections, linear) = (&corrections, groups[g][m]);
@@ -168,7 +168,7 @@ impl<'m> Compute<'m> {
         let threads = &mut self.threads(threads);
         linears.iter().for_each(|linear| linear.measure(acts));
         let row_of = |token| Some(token);
-        let corrections = self.corrections(&linears, &row_of, acts, threads);
+        let corrections = self.corrections(Multiplied::All(&linears), &row_of, acts);
         let correct = std::array::from_fn::<_, M, _>(|i| {
             let (corrections, linear) = (&corrections, linears[i]);
             move |token: usize, rows: Range<usize>, products: &mut [f32]| {
@@ -234,37 +234,27 @@ impl<'m> Compute<'m> {
     /// slots are of add to their products.
     pub(crate) fn slot_corrections<'c, 'l>(
         &self,
-        projection: &(dyn Fn(usize) -> Projection<'l> + Sync),
-        (acts, places): (&'c Activations, &[Place]),
+        projection: &'c (dyn Fn(usize) -> Projection<'l> + Sync),
+        (acts, places): (&'c Activations, &'c [Place]),
         row_of: &'c RowOf<'c>,
-        threads: &PerThread<Scratch>,
-    ) -> Corrections<'c>
+    ) -> Corrections<'c, 'l>
     where
         'm: 'c,
     {
         places.iter().for_each(|place| projection(place.matrix).measure(acts, place));
-        let number = |slot| Some(projection(Place::of(slot, places)?.matrix).number());
-        let changed =
-            places.iter().any(|place| self.adapters.changes(projection(place.matrix).number().0));
-        let adapters = if changed { self.adapters } else { &NO_ADAPTERS };
-        let threads = &mut self.threads(threads);
-        Corrections::new((adapters, row_of), threads, 1, &|slot, _| number(slot), acts)
+        self.corrections(Multiplied::Placed(projection, places), row_of, acts)
     }
 
     /// Returns what the adapters of rows add to the products of projections.
-    fn corrections<'c>(
+    fn corrections<'c, 'l>(
         &self,
-        linears: &[&LinearView<'_>],
+        multiplied: Multiplied<'c, 'l>,
         row_of: &'c RowOf<'c>,
         acts: &'c Activations,
-        threads: &mut PoolThreads<'_>,
-    ) -> Corrections<'c>
+    ) -> Corrections<'c, 'l>
     where
         'm: 'c,
     {
-        let changed = linears.iter().any(|linear| self.adapters.changes(linear.number().0));
-        let adapters = if changed { self.adapters } else { &NO_ADAPTERS };
-        let number = |_: usize, i: usize| Some(linears[i].number());
-        Corrections::new((adapters, row_of), threads, linears.len(), &number, acts)
+        Corrections::new((self.adapters, row_of), multiplied, acts)
     }
 }

@@ -620,7 +620,7 @@ fn multiply_heads<'l>(
         }
     });
     let row_of = |slot| Some(slot_of.of(slot).1).filter(|token| *token < n);
-    let corrections = compute.slot_corrections(projection, (packed, places), &row_of, &b.threads);
+    let corrections = compute.slot_corrections(projection, (packed, places), &row_of);
     let one = |head| [projection(head).matrix(store)];
     let bank = Bank::new(rows, &one, packed, places);
     let output = [Rows::new(out, rows)];

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use alight_kernels::matmul::{ActivationFormats, Activations};
-use alight_kernels::parallel::{Rows, Threads, each_token};
-use alight_kernels::{Isa, vec};
-use alight_kernels::{Layout, WeightType};
+use alight_kernels::parallel::{Place, Rows, SharedWork, Threads, each_token};
+use alight_kernels::{Isa, Layout, WeightType, vec};
 use alight_pages::MapError;
 
 use super::batch::LogitRows;
 use crate::adapters::{Adapter, AdapterSet, Change};
-use crate::tensors::Projection;
+use crate::tensors::{LinearView, Projection};
 
 /// Buffers for the products of first factors, as many as a part uses at the same time: those of a mixture's first matrices and of its shared network's.
 const BUFFERS: usize = 6;
@@ -87,7 +86,7 @@ impl RowAdapters {
         if set.rank() > self.rank {
             self.rank = set.rank();
             // Memory of which nothing is touched before it is used.
-            let buffer = || vec![0.0; self.slots * self.rank];
+            let buffer = || vec![0.0; (self.slots + BUFFERS * MOST_TOGETHER) * self.rank];
             let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
             *free = (0..BUFFERS).map(|_| buffer()).collect();
         }
@@ -144,16 +143,21 @@ impl RowAdapters {
         self.first.store(row, Ordering::Relaxed);
     }
 
-    /// The adapters of a row, and their scales.
-    pub(crate) fn of_row(&self, row: usize) -> impl Iterator<Item = (&Adapter, f32)> {
+    /// The set of a row, if it has adapters.
+    fn set_of(&self, row: usize) -> Option<&AdapterSet> {
         let rows = match self.only_wanted.load(Ordering::Relaxed) {
             true => &self.wanted,
             false => &self.rows,
         };
         let row = row + self.first.load(Ordering::Relaxed);
         let set = rows.get(row).filter(|number| **number != NONE);
-        let set = set.and_then(|number| self.sets.get(*number as usize));
-        set.into_iter().flat_map(AdapterSet::iter).map(|(adapter, scale)| (&**adapter, scale))
+        set.and_then(|number| self.sets.get(*number as usize))
+    }
+
+    /// The adapters of a row, and their scales.
+    pub(crate) fn of_row(&self, row: usize) -> impl Iterator<Item = (&Adapter, f32)> {
+        let set = self.set_of(row).into_iter().flat_map(AdapterSet::iter);
+        set.map(|(adapter, scale)| (&**adapter, scale))
     }
 
     /// Returns true if some row has adapters that change this projection.
@@ -213,66 +217,131 @@ impl RowAdapters {
     }
 }
 
-/// The row of a batch that a row of packed activations is of, if there is one; and the projection that multiplies it.
+/// The row of a batch that a row of packed activations is of, if there is one.
 pub(crate) type RowOf<'c> = dyn Fn(usize) -> Option<usize> + Sync + 'c;
 
-/// The additions of adapters to the products of some projections with packed activations.
-pub(crate) struct Corrections<'c> {
+/// The projections that activations are multiplied with.
+#[derive(Clone, Copy)]
+pub(crate) enum Multiplied<'c, 'l> {
+    /// Each of these, with all rows.
+    All(&'c [&'c LinearView<'l>]),
+    /// The one of its place, with each slot.
+    Placed(&'c (dyn Fn(usize) -> Projection<'l> + Sync + 'c), &'c [Place]),
+}
+
+impl Multiplied<'_, '_> {
+    fn len(&self) -> usize {
+        match self {
+            Multiplied::All(linears) => linears.len(),
+            Multiplied::Placed(..) => 1,
+        }
+    }
+
+    /// Number and index of projection `i` of those of a slot.
+    fn number(&self, slot: usize, i: usize) -> Option<(usize, usize)> {
+        match self {
+            Multiplied::All(linears) => Some(linears[i].number()),
+            Multiplied::Placed(projection, places) => {
+                Some(projection(Place::of(slot, places)?.matrix).number())
+            }
+        }
+    }
+
+    /// Returns true if some row's adapters change one of them.
+    fn are_changed(&self, adapters: &RowAdapters) -> bool {
+        match self {
+            Multiplied::All(linears) => {
+                linears.iter().any(|linear| adapters.changes(linear.number().0))
+            }
+            Multiplied::Placed(projection, places) => {
+                places.iter().any(|place| adapters.changes(projection(place.matrix).number().0))
+            }
+        }
+    }
+}
+
+/// Slots of which a thread computes the products of first factors at once: more of one adapter are faster together, and few should be enough for all threads.
+const FEW_SLOTS: usize = 32;
+const MOST_TOGETHER: usize = 8;
+
+/// The additions of adapters to the products of some projections with packed activations. The products of first factors are computed by the threads of
+/// the region that needs them, when the first of them does.
+pub(crate) struct Corrections<'c, 'l> {
     adapters: &'c RowAdapters,
     /// The row of the batch that a row of activations is of.
     row_of: &'c RowOf<'c>,
-    isa: Isa,
     x: &'c Activations,
-    /// `[rows, projections, rank]`: the products of the first factors of each row's adapters, one adapter's after the other's. Empty if nothing is added.
-    ax: Vec<f32>,
-    projections: usize,
+    multiplied: Multiplied<'c, 'l>,
+    /// `[projections, slots, rank]`: the products of the first factors of each slot's adapters, one adapter's after the other's; `None` if nothing is
+    /// added.
+    work: Option<SharedWork>,
+    slots: usize,
+    /// Slots of a piece of the work, and pieces of each projection.
+    together: usize,
+    pieces: usize,
 }
 
-impl<'c> Corrections<'c> {
-    /// Multiplies the first factors for each row of activations. `part(row, i)` is number and index of projection `i` of its `projections` for a row.
-    pub(crate) fn new<T: Threads>(
+impl<'c, 'l> Corrections<'c, 'l> {
+    pub(crate) fn new(
         (adapters, row_of): (&'c RowAdapters, &'c RowOf<'c>),
-        threads: &mut T,
-        projections: usize,
-        part: &(dyn Fn(usize, usize) -> Option<(usize, usize)> + Sync),
+        multiplied: Multiplied<'c, 'l>,
         x: &'c Activations,
-    ) -> Corrections<'c> {
-        let isa = x.isa();
-        let mut made = Corrections { adapters, row_of, isa, x, ax: Vec::new(), projections };
-        let (rows, rank) = (x.rows().all(), adapters.rank);
-        if !adapters.is_active {
-            return made;
-        }
-        let len = rows * projections * rank;
-        made.ax =
-            adapters.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        if made.ax.len() < len.max(1) {
-            made.ax.resize(len.max(1), 0.0);
-        }
-        if rank == 0 {
-            return made;
-        }
-        let out = Rows::new(&mut made.ax[..len], projections * rank);
-        each_token(threads, x, out, &|slot, x, ax| {
-            let Some(row) = row_of(slot) else { return };
-            for (i, ax) in ax.chunks_exact_mut(rank).enumerate() {
-                let Some((number, index)) = part(slot, i) else { continue };
-                let mut rest = ax;
-                for (adapter, _) in adapters.of_row(row) {
-                    for change in adapter.changes(number) {
-                        let (ax, after) = rest.split_at_mut(change.rank());
-                        change.first_products(isa, &adapter.map, index, x, ax);
-                        rest = after;
-                    }
-                }
+    ) -> Corrections<'c, 'l> {
+        let slots = x.rows().all();
+        let together = if slots <= FEW_SLOTS { 1 } else { MOST_TOGETHER };
+        let pieces = slots.div_ceil(together);
+        let mut made =
+            Corrections { adapters, row_of, x, multiplied, work: None, slots, together, pieces };
+        if adapters.is_active && multiplied.are_changed(adapters) {
+            let (all, piece) = (multiplied.len() * pieces, together * adapters.rank);
+            let mut buffer = adapters.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let buffer = buffer.get_or_insert_default();
+            if buffer.len() < all * piece {
+                buffer.resize(all * piece, 0.0);
             }
-        });
+            made.work = Some(SharedWork::new(std::mem::take(buffer), all, piece));
+        }
         made
     }
 
     /// Returns true if nothing is added to any row.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ax.is_empty()
+        self.work.is_none()
+    }
+
+    /// Computes the products of first factors of the slots of a piece.
+    fn first_products(&self, piece: usize, ax: &mut [f32]) {
+        let (i, first) = (piece / self.pieces, piece % self.pieces * self.together);
+        let end = self.slots.min(first + self.together);
+        let of = |slot: usize| {
+            let (row, number) = ((self.row_of)(slot)?, self.multiplied.number(slot, i)?);
+            Some((self.adapters.set_of(row)?, number))
+        };
+        let (isa, rank) = (self.x.isa(), self.adapters.rank);
+        let mut slot = first;
+        while slot < end {
+            let Some((set, (number, index))) = of(slot) else {
+                slot += 1;
+                continue;
+            };
+            let alike = |other: &usize| {
+                of(*other).is_some_and(|(other, place)| {
+                    place == (number, index) && other.has_adapters_of(set)
+                })
+            };
+            let count = 1 + (slot + 1..end).take_while(alike).count();
+            let mut x: [&[f32]; MOST_TOGETHER] = [&[]; MOST_TOGETHER];
+            x.iter_mut().take(count).enumerate().for_each(|(j, x)| *x = self.x.float_row(slot + j));
+            let mut at = (slot - first) * rank;
+            for (adapter, _) in set.iter() {
+                for change in adapter.changes(number) {
+                    let ax = (&mut ax[at..], rank);
+                    change.first_products(isa, &adapter.map, index, &x[..count], ax);
+                    at += change.rank();
+                }
+            }
+            slot += count;
+        }
     }
 
     /// Adds to the products of rows `first`, `first + step`, … of projection `i`, which has this number and index, with row `slot` of the activations.
@@ -283,22 +352,20 @@ impl<'c> Corrections<'c> {
         rows: (usize, usize),
         products: &mut [f32],
     ) {
-        if self.is_empty() {
-            return;
-        }
+        let Some(work) = &self.work else { return };
         let Some(row) = (self.row_of)(slot) else { return };
-        let rank = self.adapters.rank;
-        let mut ax = &self.ax[(slot * self.projections + i) * rank..][..rank];
+        let all = work.get(&|piece, ax| self.first_products(piece, ax));
+        let (isa, rank) = (self.x.isa(), self.adapters.rank);
+        let mut ax = &all[(i * self.pieces * self.together + slot) * rank..][..rank];
         for (adapter, scale) in self.adapters.of_row(row) {
             for change in adapter.changes(number) {
                 let (own, rest) = ax.split_at(change.rank());
                 let of = (&*adapter.map, scale);
                 match change {
                     Change::Replace(matrix) => {
-                        let x = self.x.float_row(slot);
-                        matrix.replace(self.isa, of, x, rows, products);
+                        matrix.replace(isa, of, self.x.float_row(slot), rows, products);
                     }
-                    _ => change.add(self.isa, of, (index, own), rows, products),
+                    _ => change.add(isa, of, (index, own), rows, products),
                 }
                 ax = rest;
             }
@@ -306,14 +373,13 @@ impl<'c> Corrections<'c> {
     }
 }
 
-impl Drop for Corrections<'_> {
+impl Drop for Corrections<'_, '_> {
     /// Gives the buffer back.
     fn drop(&mut self) {
-        if !self.ax.is_empty() {
-            let ax = std::mem::take(&mut self.ax);
+        if let Some(work) = self.work.take() {
             let mut free = self.adapters.free.lock().unwrap_or_else(PoisonError::into_inner);
             // There is capacity for as many as were taken.
-            free.push(ax);
+            free.push(work.into_buffer());
         }
     }
 }
@@ -322,7 +388,7 @@ impl Projection<'_> {
     /// Adds what adapters add to the products from row `row` on with row `slot` of the activations.
     pub(crate) fn correct(
         &self,
-        corrections: &Corrections<'_>,
+        corrections: &Corrections<'_, '_>,
         slot: usize,
         row: usize,
         products: &mut [f32],

@@ -55,10 +55,12 @@ impl Experts {
         let e = &mut b.experts;
         let rows_of = &e.token_of;
         let (row_of, own_row) = (|slot: usize| rows_of[slot], |token| Some(token));
-        let corrections = std::array::from_fn::<_, M, _>(|i| {
-            let projection = |expert| self.gate_up.projection(expert, i);
-            compute.slot_corrections(&projection, (&e.packed, &e.wave), &row_of, &b.threads)
+        let of_experts = std::array::from_fn::<_, M, _>(|i| {
+            move |expert: usize| self.gate_up.projection(expert, i)
         });
+        let corrections = of_experts
+            .each_ref()
+            .map(|projection| compute.slot_corrections(projection, (&e.packed, &e.wave), &row_of));
         let one =
             |expert| std::array::from_fn(|i| self.gate_up.projection(expert, i).chosen(chosen));
         let to = (&mut e.activated, compute.adapters.formats(self.down_formats()));
@@ -73,9 +75,9 @@ impl Experts {
         });
         let of_shared = |i: usize| linears.expect("it has places")[i].projection(0);
         let shared_places = if linears.is_some() { &all[..] } else { &all[..0] };
-        let shared_corrections = std::array::from_fn::<_, M, _>(|i| {
-            let slots = (&b.acts, shared_places);
-            compute.slot_corrections(&|_| of_shared(i), slots, &own_row, &b.threads)
+        let each_shared = std::array::from_fn::<_, M, _>(|i| move |_: usize| of_shared(i));
+        let shared_corrections = each_shared.each_ref().map(|projection| {
+            compute.slot_corrections(projection, (&b.acts, shared_places), &own_row)
         });
         let matrices = |_| std::array::from_fn(|i| of_shared(i).matrix(store));
         let shared = shared.map(|(spec, weights)| {
@@ -137,8 +139,8 @@ impl Experts {
         let rows_of = &e.token_of;
         let (row_of, own_row) = (|slot: usize| rows_of[slot], |token| Some(token));
         let corrections = [
-            compute.slot_corrections(&of_experts, (&e.activated, &e.places), &row_of, &b.threads),
-            compute.slot_corrections(&of_shared, (&b.activated, places), &own_row, &b.threads),
+            compute.slot_corrections(&of_experts, (&e.activated, &e.places), &row_of),
+            compute.slot_corrections(&of_shared, (&b.activated, places), &own_row),
         ];
         let one = |expert| [of_experts(expert).chosen(chosen)];
         let shared = |place| [of_shared(place).matrix(store)];
@@ -168,7 +170,7 @@ impl Experts {
         let slots = (&e.activated, &e.wave[..]);
         let rows_of = &e.token_of;
         let row_of = |slot: usize| rows_of[slot];
-        let corrections = compute.slot_corrections(&projection, slots, &row_of, &b.threads);
+        let corrections = compute.slot_corrections(&projection, slots, &row_of);
         let one = |expert| [projection(expert).chosen(chosen)];
         let banks = [Bank::new(width, &one, &e.activated, &e.wave)];
         let threads = &mut compute.threads(&b.threads);
@@ -194,8 +196,8 @@ impl Experts {
         if let Some(projection) = self.shared_down() {
             let tokens = (&b.activated, &places[..]);
             let own_row = |token| Some(token);
-            let corrections =
-                compute.slot_corrections(&|_| projection, tokens, &own_row, &b.threads);
+            let of_shared = |_| projection;
+            let corrections = compute.slot_corrections(&of_shared, tokens, &own_row);
             let one = |_| [projection.matrix(store)];
             let banks = [Bank::new(width, &one, &b.activated, &places)];
             let output = [Rows::starting_at(products, width, slots)];
