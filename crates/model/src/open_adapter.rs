@@ -280,8 +280,12 @@ impl Opened<'_> {
         factors: &LowRankFactors<'_>,
         hidden: usize,
     ) -> Result<Box<[f32]>, AdapterOpenError> {
-        let (a, b) = (self.floats(&factors.a)?, self.floats(&factors.b)?);
-        let (a, b, rank) = (a.get(self.map), b.get(self.map), factors.rank as usize);
+        let values = |info: &TensorInfo<'_>| -> Result<Vec<f32>, AdapterOpenError> {
+            let floats = self.floats(info)?;
+            let numbers = floats.get(self.map);
+            Ok((0..numbers.len()).map(|i| numbers.get(i)).collect())
+        };
+        let (a, b, rank) = (values(&factors.a)?, values(&factors.b)?, factors.rank as usize);
         let scale = factor(self.alpha, rank, 1.0);
         let mut segments = vec![0.0; b.len() / rank * hidden];
         for (row, b) in segments.chunks_exact_mut(hidden).zip(b.chunks_exact(rank)) {

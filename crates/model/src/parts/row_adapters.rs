@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use alight_kernels::matmul::{ActivationFormats, Activations};
-use alight_kernels::parallel::{Place, Rows, SharedWork, Threads, each_token};
+use alight_kernels::parallel::{Place, SharedWork};
 use alight_kernels::{Isa, Layout, WeightType, vec};
 use alight_pages::MapError;
 
