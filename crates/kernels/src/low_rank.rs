@@ -245,6 +245,32 @@ unsafe fn multiply_of<S: Lanes, E: Element>(
     }
 }
 
+/// Sums of `R` rows and `T` tokens, in lanes.
+type Sums<S, const R: usize, const T: usize> = [[[<S as Lanes>::V; SUMS / 8]; R]; T];
+
+/// Adds the terms of the `len` numbers from `at` on to lanes of vector `j`. (A function, since a closure has no SIMD level.)
+#[inline(always)]
+unsafe fn add_terms<S: Lanes, E: Element, const R: usize, const T: usize>(
+    (rows, tokens): (&[*const E::Stored; R], &[*const f32; T]),
+    (at, len): (usize, usize),
+    j: usize,
+    sums: &mut Sums<S, R, T>,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut x = [S::splat(0.0); T];
+        for (x, token) in x.iter_mut().zip(tokens) {
+            *x = lanes::load_up_to::<S>(token.add(at), len);
+        }
+        for (r, row) in rows.iter().enumerate() {
+            let a = E::load::<S>(row.add(at), len);
+            for (sums, x) in sums.iter_mut().zip(x) {
+                sums[r][j] = S::fma(a, x, sums[r][j]);
+            }
+        }
+    }
+}
+
 /// The products of `R` rows of `n` numbers with `T` tokens, in the order of [`lanes::total`].
 #[inline(always)]
 unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
@@ -253,49 +279,42 @@ unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
     n: usize,
 ) -> [[f32; R]; T] {
     let (all, sixteen) = (SUMS / S::N, WIDEST / S::N);
-    let mut i = 0;
+    let (of, mut i) = ((&rows, &tokens), 0);
+    let mut products = [[0.0; R]; T];
     // SAFETY: elements before `n`; the rest is the caller's.
     unsafe {
-        let mut sums = [[[S::splat(0.0); SUMS / 8]; R]; T];
-        // Adds the terms of the `len` numbers from `at` on to lanes of vector `j`.
-        let mut add = |at: usize, len: usize, j: usize| {
-            let x = tokens.map(|x| lanes::load_up_to::<S>(x.add(at), len));
-            for r in 0..R {
-                let a = E::load::<S>(rows[r].add(at), len);
-                for t in 0..T {
-                    sums[t][r][j] = S::fma(a, x[t], sums[t][r][j]);
-                }
-            }
-        };
+        let mut sums: Sums<S, R, T> = [[[S::splat(0.0); SUMS / 8]; R]; T];
         while i + SUMS <= n {
             for j in 0..all {
-                add(i + j * S::N, S::N, j);
+                add_terms::<S, E, R, T>(of, (i + j * S::N, S::N), j, &mut sums);
             }
             i += SUMS;
         }
         while i + WIDEST <= n {
             for j in 0..sixteen {
-                add(i + j * S::N, S::N, j);
+                add_terms::<S, E, R, T>(of, (i + j * S::N, S::N), j, &mut sums);
             }
             i += WIDEST;
         }
         for j in sixteen..2 * sixteen {
             if i < n {
-                add(i, S::N.min(n - i), j);
+                add_terms::<S, E, R, T>(of, (i, S::N.min(n - i)), j, &mut sums);
             }
             i += S::N;
         }
-        sums.map(|sums| {
-            sums.map(|sums| {
+        for (sums, products) in sums.iter().zip(&mut products) {
+            for (sums, product) in sums.iter().zip(products) {
                 let mut joined = [S::splat(0.0); WIDEST / 8];
                 for (j, joined) in joined[..sixteen].iter_mut().enumerate() {
-                    let of = |k: usize| sums[k * sixteen + j];
-                    *joined = S::add(S::add(of(0), of(1)), S::add(of(2), of(3)));
+                    let first = S::add(sums[j], sums[sixteen + j]);
+                    let last = S::add(sums[2 * sixteen + j], sums[3 * sixteen + j]);
+                    *joined = S::add(first, last);
                 }
-                lanes::sum_widest::<S>(joined)
-            })
-        })
+                *product = lanes::sum_widest::<S>(joined);
+            }
+        }
     }
+    products
 }
 
 #[inline(always)]

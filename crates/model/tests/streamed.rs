@@ -83,7 +83,8 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             let may = memory - least + 2 * layer + all / 8;
             assert!(there <= may, "{}: {there} bytes stay, {may} may", spec.arch);
             if memory >= least + all / 2 {
-                assert!(counts.hits > counts.wanted / 4, "{}: {counts:?}", spec.arch);
+                // A third on a quiet machine; without any that stay, none.
+                assert!(counts.hits > counts.wanted / 6, "{}: {counts:?}", spec.arch);
                 assert!(there > all / 8, "{}: {there} bytes stay", spec.arch);
             }
         }
