@@ -13,7 +13,7 @@ mod request;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use alight_kernels::ARITHMETIC;
-use alight_model::{KvType, Model, ModelContent, Precision};
+use alight_model::{Model, ModelContent, Precision};
 use alight_server::date;
 use alight_text::Vocabulary;
 use serde::Serialize;

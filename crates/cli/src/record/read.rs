@@ -14,7 +14,7 @@ use alight_text::{Style, Vocabulary};
 use serde_json::{Map, Value};
 
 use super::request::{AFTER_THINKING, TOOL_FORMAT, TOOLS};
-use super::{CACHE_TYPES, FORMAT, PRECISIONS, Program, RecordedFinish, RecordedModel, bits};
+use super::{FORMAT, PRECISIONS, Program, RecordedFinish, RecordedModel, bits};
 use crate::body_options::{BodyOptions, OptionDefaults, token_ids};
 
 /// Where a record has its notation.
