@@ -132,6 +132,17 @@ fn answers_of_real_models_change_little() {
 #[test]
 fn lengths_that_are_no_whole_groups_are_refused() {
     let folder = tempfile::tempdir().unwrap();
+    // Rows of 64 elements, of which the first 40 are values: they are rotated apart.
+    let latent = Latent { rank: 40, ..Spec::deepseek2().latent.unwrap() };
+    let spec = Spec { latent: Some(latent), rope_dims: Some(24), ..Spec::deepseek2() };
+    let model = open(&spec.write(folder.path()).0, Isa::best());
+    let of = |cache_type| {
+        let options = SessionOptions { cache_type, ..SessionOptions::default() };
+        Session::new(&model, &options).map(|_| ())
+    };
+    of(KvType::Q8_0).unwrap();
+    assert!(matches!(of(KvType::Q4R), Err(ModelError::CacheType { found: 40, .. })));
+
     let model = open(&Spec::llama().write(folder.path()).0, Isa::best());
     for (cache_type, _) in CACHES {
         let options = SessionOptions { cache_type, ..SessionOptions::default() };

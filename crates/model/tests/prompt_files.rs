@@ -9,7 +9,7 @@ use alight_formats::GgmlType;
 use alight_kernels::Isa;
 use alight_model::spec::Mixer;
 use alight_model::{
-    AdapterSet, Engine, EngineOptions, Event, Model, ModelError, OpenOptions, Precision,
+    AdapterSet, Engine, EngineOptions, Event, KvType, Model, ModelError, OpenOptions, Precision,
     PromptFileError, PromptFolder, PromptWriteError, Repack, Request, Restored, Session,
     SessionOptions,
 };
@@ -47,7 +47,10 @@ fn cold(model: &Model, prompt: &[u32]) -> Vec<u32> {
 
 /// Writes a prompt, of which `cut` tokens are fed first.
 fn write(model: &Model, to: &PromptFolder, prompt: &[u32], cut: usize) -> PathBuf {
-    let mut session = session(model);
+    write_of(session(model), to, prompt, cut)
+}
+
+fn write_of(mut session: Session<'_>, to: &PromptFolder, prompt: &[u32], cut: usize) -> PathBuf {
     session.prefill(&prompt[..cut]).unwrap();
     session.feed(&prompt[cut..]).unwrap();
     session.decode(3).unwrap();
@@ -56,7 +59,10 @@ fn write(model: &Model, to: &PromptFolder, prompt: &[u32], cut: usize) -> PathBu
 
 /// The answer with what the folder has, and what that was.
 fn warm(model: &Model, from: &PromptFolder, prompt: &[u32]) -> (Vec<u32>, Restored) {
-    let mut session = session(model);
+    warm_in(session(model), from, prompt)
+}
+
+fn warm_in(mut session: Session<'_>, from: &PromptFolder, prompt: &[u32]) -> (Vec<u32>, Restored) {
     let restored = session.restore(from, prompt);
     assert_eq!(restored.positions, session.position());
     (answer(&mut session, prompt, restored.positions), restored)
@@ -247,16 +253,39 @@ fn seal(bytes: &mut [u8]) {
 #[test]
 fn what_are_no_numbers_under_right_checksums_is_computed_anew() {
     let place = tempfile::tempdir().unwrap();
-    let model = open(&Spec::llama().write(place.path()).0);
-    let (folder, prompt) = (folder(&place), tokens(150, 290, 5));
-    let path = write(&model, &folder, &prompt, 100);
-    let mut bytes = fs::read(&path).unwrap();
-    bytes[64 << 10..].chunks_exact_mut(2).for_each(|x| x.copy_from_slice(&[0, 0x7e]));
-    seal(&mut bytes);
-    fs::write(&path, &bytes).unwrap();
-    let (found, restored) = warm(&model, &folder, &prompt);
-    assert_eq!(restored.positions, 149, "nobody can see it yet");
-    assert!(found == cold(&model, &prompt));
+    let spec = Spec { key_dim: 32, value_dim: 64, ..Spec::llama() };
+    let model = open(&spec.write(place.path()).0);
+    let prompt = tokens(150, 290, 5);
+    for cache_type in KvType::CHOICES {
+        let own = tempfile::tempdir().unwrap();
+        let folder = folder(&own);
+        let options = SessionOptions { cache_type, ..SessionOptions::default() };
+        let session = || Session::new(&model, &options).unwrap();
+        let path = write_of(session(), &folder, &prompt, 100);
+        let good = fs::read(&path).unwrap();
+        let cold = answer(&mut session(), &prompt, 0);
+        let mut bytes = good.clone();
+        bytes[64 << 10..].chunks_exact_mut(2).for_each(|x| x.copy_from_slice(&[0, 0x7e]));
+        seal(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        let (found, restored) = warm_in(session(), &folder, &prompt);
+        assert_eq!(restored.positions, 149, "nobody can see it yet");
+        assert!(found == cold, "{cache_type}");
+
+        // Any bytes are codes and scales of something: what comes of them is wrong, and no more than that.
+        let mut state = 1u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        let mut bytes = good;
+        bytes[64 << 10..].iter_mut().for_each(|byte| *byte = random());
+        seal(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        let mut session = session();
+        assert_eq!(session.restore(&folder, &prompt).positions, 149, "{cache_type}");
+        drop(session.feed(&prompt[149..]).map(<[f32]>::to_vec));
+    }
 }
 
 #[test]

@@ -155,6 +155,11 @@ impl KvShape {
         if self.shared { 0 } else { self.v_dim }
     }
 
+    /// Returns the lengths that must be multiples of [`KvType::multiple`]. Values that are the beginnings of keys are rotated with these.
+    pub const fn grouped(&self) -> [usize; 2] {
+        [self.k_dim, if let KvType::Q4R = self.ty { self.v_dim } else { self.stored_v_dim() }]
+    }
+
     /// Returns where columns `c..c + width` of the value at position `pos` of a page are within a head, for `c` a multiple of [`COLUMNS`]:
     /// the index of the first, and the width (also the distance to the next position).
     fn value_columns(&self, pos: usize, c: usize) -> (usize, usize) {
@@ -167,7 +172,7 @@ impl KvShape {
         assert!(self.capacity.is_multiple_of(LINE), "capacity must be a multiple of 16: {self:?}");
         assert!(!self.shared || self.v_dim <= self.k_dim, "values longer than keys: {self:?}");
         let whole = |dim: usize| dim.is_multiple_of(self.ty.multiple());
-        assert!(whole(self.k_dim) && whole(self.stored_v_dim()), "no whole groups: {self:?}");
+        assert!(self.grouped().into_iter().all(whole), "no whole groups: {self:?}");
         assert!(!self.shared || self.ty != KvType::F32, "f32 are not turned into rows: {self:?}");
     }
 

@@ -117,7 +117,7 @@ impl<'m> Net<'m> {
     pub(crate) fn check_cache_type(&self, ty: KvType) -> Result<(), ModelError> {
         for (layer, mixer) in self.spec.mixers() {
             let Some(shape) = mixer.spec().kv_shape() else { continue };
-            let mut lengths = [shape.k_dim, shape.stored_v_dim()].into_iter();
+            let mut lengths = KvShape { ty, ..shape }.grouped().into_iter();
             if let Some(found) = lengths.find(|length| !length.is_multiple_of(ty.multiple())) {
                 return Err(ModelError::CacheType { ty, layer, found, expected: ty.multiple() });
             }
