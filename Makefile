@@ -65,7 +65,7 @@ help: ## this list
 # With all features of the command, of which an answer needs neither grammars nor HTTPS: without them, a seventh of the build is spared here, and a
 # fifth is done twice by who then calls `make test`.
 .PHONY: run
-run: need-rust $(SMOLLM2)
+run: need-all-to-run $(SMOLLM2)
 	@$(build)
 	@$(ALIGHT) run $(SMOLLM2) "$$PROMPT"
 export PROMPT
@@ -280,6 +280,11 @@ sanitize: need-rust need-miri
 .PHONY: need-rust need-rust-tools need-python need-fuzz need-miri
 need-rust need-rust-tools need-python need-fuzz need-miri: need-%:
 	@sh scripts/need.sh $*
+
+# Says all that is missing at once.
+.PHONY: need-all-to-run
+need-all-to-run:
+	@sh scripts/need.sh rust python
 
 .PHONY: models
 models: $(SMOLLM2) $(GEMMA3) $(SILERO)

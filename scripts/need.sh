@@ -24,17 +24,18 @@ older() { # older A B: is version A older than B? (two numbers)
 need_rust() {
     if ! command -v cargo >/dev/null 2>&1; then
         lack "missing: a Rust toolchain (cargo), version $least_rust or newer." \
-            "  Get it with rustup, Rust's own installer (Debian, Ubuntu: apt install rustup && rustup default stable;" \
+            "  Get it with rustup, Rust's own installer (Debian 13, Ubuntu 24.04: apt install rustup && rustup default stable;" \
             "  macOS: brew install rustup && rustup default stable; elsewhere: see 'Install Rust' on Rust's site)." \
             "  If it is installed already, put it in reach: PATH=\"\$HOME/.cargo/bin:\$PATH\""
-        return
+    else
+        have=$(cargo --version 2>/dev/null | cut -d' ' -f2)
+        if [ -z "$have" ]; then
+            lack "missing: a Rust toolchain: cargo is there but does not run." "  Install one: rustup default stable"
+        elif older "$have" "$least_rust"; then
+            lack "too old: Rust $have, needed is $least_rust or newer." "  Get it: rustup update stable"
+        fi
     fi
-    have=$(cargo --version 2>/dev/null | cut -d' ' -f2)
-    if [ -z "$have" ]; then
-        lack "missing: a Rust toolchain: cargo is there but does not run." "  Install one: rustup default stable"
-    elif older "$have" "$least_rust"; then
-        lack "too old: Rust $have, needed is $least_rust or newer." "  Get it: rustup update stable"
-    fi
+    # All that is missing is said at once.
     if ! command -v cc >/dev/null 2>&1 && ! command -v gcc >/dev/null 2>&1 && ! command -v clang >/dev/null 2>&1; then
         lack "missing: a linker (cc), which every Rust toolchain on this system uses." \
             "  Debian, Ubuntu: apt install gcc libc6-dev   Fedora: dnf install gcc   macOS: xcode-select --install"

@@ -1,5 +1,5 @@
 """The documentation holds together: every relative link and anchor leads somewhere, every page is in docs/SUMMARY.md, a page
-that a file of the repository names is there, and so are source files and their items that a page names. Links of what is in an archive of `make dist` stay in that archive.
+that a file of the repository names is there, and so are source files and their items that a page names; no cell of a table is longer than 200 characters. Links of what is in an archive of `make dist` stay in that archive.
 
 Pages are those of docs/ and the Markdown files beside README.md. A link of a page in docs/ stays in docs/, because a book is made
 of that folder alone. Each rule is first tried on a small set of pages with a mistake in it, which it must find; if it does not, that
@@ -24,6 +24,8 @@ NOT_OURS = {"target", "models", "corpus", "data", "__pycache__", "node_modules"}
 # It has pages with mistakes in it.
 THIS = "evidence/check/docs.py"
 SUMMARY = "docs/SUMMARY.md"
+# Characters of a cell of a table, without the addresses of its links.
+MAX_CELL = 200
 
 
 def add_arguments(parser) -> None:
@@ -83,6 +85,18 @@ def unknown_code(root: Path, text: str) -> list[str]:
     return out
 
 
+def long_cells(text: str) -> list[str]:
+    """Cells of tables that are too long to be read in one. Lists of names, as of options, may have any length."""
+    out = []
+    for number, line in enumerate(prose(text).splitlines(), 1):
+        for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1]) if line.startswith("|") else ():
+            shown = re.sub(r"\]\([^)]*\)", "]", cell.strip())
+            is_list = not re.search(r"[A-Za-z]{3}", re.sub(r"`[^`]*`", "", shown))
+            if len(shown) > MAX_CELL and not is_list:
+                out.append(f"{number}: a cell of {len(shown)} characters, expected at most {MAX_CELL}: {shown[:40]}…: say the rest below the table")
+    return out
+
+
 def problems(root: Path, archived: set[str]) -> list[str]:
     """What is wrong with the documentation of the repository in `root`. `archived`: the files that a release has."""
     archived = archived | {str(parent) for name in archived for parent in Path(name).parents}
@@ -113,7 +127,7 @@ def problems(root: Path, archived: set[str]) -> list[str]:
             if not (root / name[0]).is_file():
                 out.append(f"{path.relative_to(root)}:{text.count(chr(10), 0, name.start()) + 1}: {name[0]}: there is no such file")
     for page, text in pages.items():
-        out += [f"{page.relative_to(root)}:{problem}" for problem in unknown_code(root, text)]
+        out += [f"{page.relative_to(root)}:{problem}" for problem in [*unknown_code(root, text), *long_cells(text)]]
     # A link of README.md may have been found in both ways.
     return list(dict.fromkeys(out))
 
@@ -142,6 +156,8 @@ MISTAKES = [
     ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n| `crates/a/src/lib.rs` | `a` | it is there |\n"}, ""),
     ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n`crates/b/src/lib.rs`\n"}, "docs/one.md:5: crates/b/src/lib.rs: there is no such file"),
     ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n| `crates/a/src/lib.rs` | `a`, `b` | |\n"}, "docs/one.md:5: crates/a/src/lib.rs has no `b`"),
+    ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n| " + "words " * 40 + "|\n"}, "docs/one.md:5: a cell of 239 characters"),
+    ({"docs/one.md": "# One\n\n## A heading, of `one`\n\n| " + "`--option`, " * 40 + "`--last` |\n"}, ""),
     ({"crates/a/src/lib.rs": "//! See docs/gone.md.\n"}, "crates/a/src/lib.rs:1: docs/gone.md: there is no such file"),
 ]
 

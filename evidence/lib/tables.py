@@ -152,8 +152,10 @@ TABLES = {
         Pick("zen3", "random 3B Q4_0, tg128", "answer, 3B, Zen 3 (AVX2)"), Pick("zen3", "random 3B Q4_0, pp512", "prompt, 3B, Zen 3 (AVX2)"),
     ), (*SPEED, Column("measured", text="date"), Column("version", text="commit")), caption=False),
     "start-readme": Table(README, "first token of a new process", (
-        Pick("start-7b", "alight, packed file (auto: map)", "Alight, packed"), Pick("start-7b", "alight (auto: map in place)", "Alight, GGUF"),
-        Pick("start-7b", "llama.cpp, its best, --no-repack", "llama.cpp, its best options"), Pick("start-7b", "llama.cpp"),
+        Pick("start-7b", "alight, packed file (auto: map)", "7B, Zen 4: Alight, packed"), Pick("start-7b", "alight (auto: map in place)", "7B, Zen 4: Alight, GGUF"),
+        Pick("start-7b", "llama.cpp, its best, --no-repack", "7B, Zen 4: llama.cpp, its best options"), Pick("start-7b", "llama.cpp", "7B, Zen 4: llama.cpp"),
+        Pick("start-intel", "random 3B Q4_0, packed", "3B, Intel with AVX-512: Alight, packed"), Pick("start-intel", "random 3B Q4_0, GGUF", "3B, Intel with AVX-512: Alight, GGUF"),
+        Pick("start-intel", "SmolLM2 135M Q4_1, packed", "SmolLM2 135M, Intel with AVX-512: Alight, packed"), Pick("start-intel", "SmolLM2 135M Q4_1, GGUF", "SmolLM2 135M, Intel with AVX-512: Alight, GGUF"),
     ), (Column("file cached, ms", "warm"), Column("nothing cached, ms", "cold"), Column("measured", text="date"), Column("version", text="commit")), caption=False),
     "zen4": Table(BENCHMARKS, "Zen 4, tokens/s", (Pick("zen4", without="Gemma 3 270M Q4_K_M, tg64 at depth 4096"),), SPEED),
     "intel": Table(BENCHMARKS, "Intel, AVX-512, tokens/s", (Pick("intel", without="Gemma 3 270M Q4_K_M, tg32 at depth 4096"),), SPEED),

@@ -95,7 +95,7 @@ def test_errors_say_what_to_do(tiny, tmp_path):
         ((tiny[0], "the", "--weights", "int3"), 2, "possible values: native, bf16, f32"),
         ((tiny[0], "the", "--prompt", "the"), 2, "cannot be used with"),
         ((tiny[0], "the", "--raw", "--system", "x"), 2, "cannot be used with"),
-        ((tiny[0], "-f", folder / "no prompt"), 1, "no prompt': No such file"),
+        ((tiny[0], "-f", folder / "no prompt"), 1, "no prompt' does not exist"),
         ((tiny[0],), 2, "there is no prompt: standard input is empty"),
         ((tiny[0], "the " * 150, "--raw"), 1, "the context is full: 0 of 128"),
         ((tiny[0], "the", "--raw", "-c", "200"), 1, "expected 1 to 128, for which the model was trained"),

@@ -249,8 +249,18 @@ pub fn instead(words: &[OsString], error: clap::Error) -> Outcome {
         let tip = suggested::tip(&words[1].to_string_lossy());
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return Err(Stop::Usage(
+            "an argument is not UTF-8, where a text is expected: give the text in a file (-f FILE), or convert it with `iconv`"
+                .to_owned(),
+        ));
+    }
     let text = error.render();
     let text = if say::colour() { text.ansi().to_string() } else { text.to_string() };
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        say::styled(&text);
+        return Err(Stop::Refused);
+    }
     // As all other errors begin.
     say::styled(&format!("alight: {}", in_plain_words(text, &error)));
     Err(Stop::Refused)

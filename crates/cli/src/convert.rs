@@ -13,7 +13,7 @@ use crate::conversion::{speed, with_progress};
 use crate::hub::{self, HubArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::pack::new_model;
-use crate::{say, threads, units};
+use crate::{say, source, text_input, threads, units};
 
 /// Maximum number of omitted tensors shown by name.
 const SHOWN: usize = 3;
@@ -99,7 +99,7 @@ pub fn main(args: &ConvertArgs) -> Outcome {
     let source = fetched.as_ref().unwrap_or(&args.source);
     for path in std::iter::once(source).chain(&args.tokenizer).chain(&args.base) {
         if let Err(error) = path.metadata() {
-            return Err(anyhow!(error).context(format!("'{}'", path.display())).into());
+            return Err(text_input::cannot_open(path, "a model's file or folder", error).into());
         }
     }
     let options = Options { force: args.force, ..Options::default() };
@@ -111,7 +111,7 @@ pub fn main(args: &ConvertArgs) -> Outcome {
         context: args.context,
         base: args.base.as_deref(),
     };
-    let failed = |error: ConvertError| Stop::Failed(anyhow!(error));
+    let failed = |error: ConvertError| Stop::Failed(source::with_next_step(anyhow!(error)));
     let conversion = Conversion::plan(source, request).map_err(failed)?;
     let about = conversion.about();
     say::line(&format!("{}: {}; {}", source.display(), about.recognised, about.architecture));

@@ -248,7 +248,7 @@ fn list(args: FolderArgs) -> Outcome {
     if kept.is_empty() && !args.json && say::is_terminal() {
         let folder = folder.path().display().to_string();
         say::line(&format!(
-            "there is no prompt in {folder}; `alight run --cache` keeps its prompt"
+            "there is no prompt in {folder}; `alight run --cache` keeps prompts of 64 tokens or more"
         ));
     }
     if args.json {

@@ -4,9 +4,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alight_convert::ConvertError;
 pub use alight_convert::format_of;
 use alight_files::{FilesError, file_name, packed_name};
 use alight_formats::Format;
+use alight_formats::adapter::AdapterFile;
 use alight_formats::gguf::GgufError;
 use alight_formats::split::ShardName;
 use alight_model::ModelError;
@@ -190,15 +192,32 @@ fn instead_of_missing(path: &Path) -> String {
 /// that is no whole GGUF file.
 pub fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
     match format_of(path) {
-        None | Some(Format::Gguf) => match next_step(&error) {
-            Some(next) => anyhow!("{error}: {next}"),
-            None => error,
-        },
+        Some(Format::Gguf) if is_adapter(path) => {
+            let named = path.display();
+            anyhow!("'{named}' is an adapter: give the model that it changes, and --lora '{named}'")
+        }
+        None | Some(Format::Gguf) => with_next_step(error),
         Some(other) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let next = what_to_do(other, folder.unwrap_or(Path::new(".")));
             anyhow!("'{}' is {}: {next}", path.display(), other.describe())
         }
+    }
+}
+
+/// Returns true if the file at `path` is a LoRA adapter.
+fn is_adapter(path: &Path) -> bool {
+    let Ok(maps) = alight_files::open(path) else { return false };
+    let copies = alight_files::copies(&maps);
+    alight_files::headers(&maps, &copies)
+        .is_ok_and(|headers| headers.files.first().is_some_and(AdapterFile::is_adapter))
+}
+
+/// Adds the next step to the error of a file that is not, or not wholly, what it should be.
+pub fn with_next_step(error: anyhow::Error) -> anyhow::Error {
+    match next_step(&error) {
+        Some(next) => anyhow!("{error}: {next}"),
+        None => error,
     }
 }
 
@@ -213,11 +232,15 @@ pub fn explain_stop(path: &Path, stop: Stop) -> Stop {
 /// Returns what to do about a file that is not, or not wholly, what it should be.
 fn next_step(error: &anyhow::Error) -> Option<&'static str> {
     const AGAIN: &str = "fetch or copy it again";
-    let files = match error.downcast_ref::<ModelError>() {
-        Some(ModelError::Map(MapError::Empty { .. })) => return Some(AGAIN),
-        Some(ModelError::Files(files)) => files,
-        Some(_) => return None,
-        None => error.downcast_ref::<FilesError>()?,
+    let of_model = error.downcast_ref::<ModelError>();
+    let of_conversion = error.downcast_ref::<ConvertError>();
+    let files = match (of_model, of_conversion) {
+        (Some(ModelError::Map(MapError::Empty { .. })), _)
+        | (_, Some(ConvertError::Map(MapError::Empty { .. }))) => return Some(AGAIN),
+        (Some(ModelError::Files(files)), _) => &**files,
+        (_, Some(ConvertError::Files(files))) => files,
+        (None, None) => error.downcast_ref::<FilesError>()?,
+        _ => return None,
     };
     match files {
         FilesError::Map(MapError::Empty { .. }) => Some(AGAIN),

@@ -8,6 +8,9 @@ use std::path::Path;
 use anyhow::{Context, anyhow, ensure};
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
+/// Advice about a text in another encoding.
+pub const NOT_UTF8: &str = "`iconv -f WINDOWS-1252 -t UTF-8` converts a text that is in Latin-1";
+
 /// The source of a text.
 #[derive(Clone, Copy, Debug)]
 pub enum From<'a> {
@@ -15,6 +18,16 @@ pub enum From<'a> {
     File(&'a Path),
     /// Standard input.
     Stdin,
+}
+
+impl From<'_> {
+    /// Returns where the text is, as a sentence has it after the text's name.
+    fn place(self) -> String {
+        match self {
+            From::File(_) => format!("in {self}"),
+            From::Stdin => format!("on {self}"),
+        }
+    }
 }
 
 impl std::fmt::Display for From<'_> {
@@ -29,7 +42,8 @@ impl std::fmt::Display for From<'_> {
 /// Reads the text, of at most `limit` bytes (some MiB); `what` is its name in errors. At most one byte beyond the limit is read.
 pub fn read(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<String> {
     String::from_utf8(read_bytes(from, what, limit)?).map_err(|error| {
-        anyhow!("{what} on {from} is not UTF-8 text: see byte {}", error.utf8_error().valid_up_to())
+        let (place, at) = (from.place(), error.utf8_error().valid_up_to());
+        anyhow!("{what} {place} is not UTF-8: see byte {at}; {NOT_UTF8}")
     })
 }
 
@@ -65,17 +79,17 @@ fn decoded(bytes: Vec<u8>) -> (String, Option<&'static str>) {
 fn read_bytes(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<Vec<u8>> {
     let too_long = || {
         anyhow!(
-            "{what} on {from} is longer than {} MiB, the most that alight reads: give a shorter one, \
+            "{what} {} is longer than {} MiB, the most that alight reads: give a shorter one, \
              such as a part of it",
+            from.place(),
             limit >> 20
         )
     };
     let bytes = match from {
         From::Stdin => at_most(limit, &mut io::stdin().lock()),
         From::File(path) => {
-            let mut file = File::open(path).map_err(|error| cannot_open(from, error))?;
+            let mut file = open(path, "a text file")?;
             let known = file.metadata().with_context(|| from.to_string())?;
-            ensure!(!known.is_dir(), "{from} is a folder: give the path of a text file");
             ensure!(!known.is_file() || known.len() <= limit, too_long());
             at_most(limit, &mut file)
         }
@@ -83,13 +97,27 @@ fn read_bytes(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<Vec<u8>>
     bytes.with_context(|| from.to_string())?.ok_or_else(too_long)
 }
 
-fn cannot_open(from: From<'_>, error: io::Error) -> anyhow::Error {
+/// Opens a file or a pipe to be read as `expected`, such as "a text file".
+///
+/// # Errors
+/// It cannot be opened, or is a folder. The error names it, and says what to give.
+pub fn open(path: &Path, expected: &str) -> anyhow::Result<File> {
+    let named = path.display();
+    let file = File::open(path).map_err(|error| cannot_open(path, expected, error))?;
+    let known = file.metadata().with_context(|| format!("'{named}'"))?;
+    ensure!(!known.is_dir(), "'{named}' is a folder: give the path of {expected}");
+    Ok(file)
+}
+
+/// Returns the error of a file that could not be opened to be read as `expected`.
+pub fn cannot_open(path: &Path, expected: &str, error: io::Error) -> anyhow::Error {
+    let named = path.display();
     match error.kind() {
-        io::ErrorKind::NotFound => anyhow!("{from} does not exist: give the path of a text file"),
+        io::ErrorKind::NotFound => anyhow!("'{named}' does not exist: give the path of {expected}"),
         io::ErrorKind::PermissionDenied => {
-            anyhow!("{from}: permission denied: check that you may read it")
+            anyhow!("'{named}': permission denied: check that you may read it")
         }
-        _ => anyhow!(error).context(from.to_string()),
+        _ => anyhow!(error).context(format!("'{named}'")),
     }
 }
 

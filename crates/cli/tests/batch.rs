@@ -837,7 +837,7 @@ fn what_was_finished_and_not_written_counts_as_not_done() {
         assert_eq!(ended(&mut child).code(), Some(130));
         let mut said = String::new();
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(said.contains(": 0 answered, 0 failed; "), "{said}");
+        assert!(said.contains(": 0 answered, 0 failed"), "{said}");
         assert!(said.contains("4 lines have no result yet") && said.contains(advice), "{said}");
     }
 }
@@ -868,7 +868,8 @@ fn a_text_is_no_input_and_results_go_to_standard_output_by_its_sign() {
 fn inputs_that_are_none() {
     let folder = tempfile::tempdir().unwrap();
     let model = wild::model(folder.path());
-    alight(&["batch", &model, "/nowhere.jsonl"]).fails(1, &["'/nowhere.jsonl'", "No such file"]);
+    alight(&["batch", &model, "/nowhere.jsonl"])
+        .fails(1, &["'/nowhere.jsonl' does not exist", "a file of prompts"]);
     alight(&["batch", &model, text(folder.path())]).fails(1, &["is a folder"]);
     for input in ["", "\n \n"] {
         let out = with_stdin(&["batch", &model, "--raw"], input.as_bytes()).succeeds();

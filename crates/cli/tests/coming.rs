@@ -181,7 +181,7 @@ fn at_a_throttled_hub_the_first_token_comes_first() {
         let first = began.elapsed();
         let status = ended(&mut child);
         let text = done(child.wait_with_output().unwrap()).stderr;
-        assert!(status.success() && text.contains("pulled org/model-GGUF:F32: "), "{text}");
+        assert!(status.success() && text.contains("pulled hf.co/org/model-GGUF:F32: "), "{text}");
         let all = began.elapsed();
         let (needed, len) = match what.starts_with("mixture") {
             true => (streamed.needed(), streamed.len()),
@@ -341,6 +341,6 @@ fn a_chat_answers_while_the_model_comes_and_leaves_when_it_is_complete() {
     chat.send(b"\x04");
     let status = chat.end();
     assert!(status.success(), "{}", chat.text());
-    assert!(chat.text().contains("pulled org/model-GGUF:F32: "), "{}", chat.text());
+    assert!(chat.text().contains("pulled hf.co/org/model-GGUF:F32: "), "{}", chat.text());
     streamed.is_complete();
 }

@@ -69,6 +69,31 @@ impl Case {
 }
 
 #[test]
+fn the_bar_of_a_pull_is_one_line_also_after_the_terminal_became_narrower() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = FakeHub::with(&[("m-Q8_0.gguf", bytes(3_000_000, 7))]);
+    let case = Case { hub, folder };
+    case.hub.plan().rate = Some(1_500_000);
+    let mut pull = pty::Pty::start(case.command(&["pull", REPO]), None);
+    pull.expect("pulling hf.co/");
+    pull.expect(" of 3.00 MB");
+    pull.resize(40);
+    // One update may be on its way.
+    pull.expect(" of 3.00 MB");
+    pull.expect(" of 3.00 MB");
+    let narrow = pull.text().len();
+    assert!(pull.end().success(), "{}", pull.text());
+    let text = pull.text().split_off(narrow);
+    let (bars, said) = text.split_once("pulled ").expect("what was done is reported");
+    let pieces: Vec<&str> = bars.split("\r\x1b[K").collect();
+    assert!(pieces.len() > 1, "{text:?}");
+    for piece in &pieces[1..] {
+        assert!(piece.chars().count() < 40 && !piece.contains('\n'), "{piece:?}");
+    }
+    assert!(said.starts_with("hf.co/org/model-GGUF:Q8_0"), "{said:?}");
+}
+
+#[test]
 fn pull_writes_where_the_model_is() {
     let case = case();
     let pulled = case.alight(&["pull", REPO, &format!("{REPO}:q8_0")]).succeeds();
@@ -77,8 +102,8 @@ fn pull_writes_where_the_model_is() {
     assert_eq!(pulled.stdout.lines().collect::<Vec<_>>(), expected);
     let said: Vec<&str> = pulled.stderr.lines().collect();
     assert_eq!(said.len(), 4, "{said:?}");
-    assert!(said[0].starts_with("pulling org/model-GGUF:Q4_K_M ("), "{said:?}");
-    assert!(said[1].starts_with("pulled org/model-GGUF:Q4_K_M: "), "{said:?}");
+    assert!(said[0].starts_with("pulling hf.co/org/model-GGUF:Q4_K_M ("), "{said:?}");
+    assert!(said[1].starts_with("pulled hf.co/org/model-GGUF:Q4_K_M: "), "{said:?}");
     assert!(!pulled.stderr.contains('\x1b'), "a bar is for terminals");
     let again = case.alight(&["pull", "--json", REPO]).succeeds();
     assert_eq!(again.stderr, "");
@@ -365,7 +390,7 @@ fn safetensors_of_the_hub_are_pulled_and_converted() {
         .fails(1, &["offline"]);
     let converted = case.alight(&["convert", &name, "-o", out.to_str().unwrap()]).succeeds();
     assert!(
-        converted.stderr.contains("pulled org/model-GGUF:safetensors: "),
+        converted.stderr.contains("pulled hf.co/org/model-GGUF:safetensors: "),
         "{}",
         converted.stderr
     );
@@ -500,7 +525,11 @@ fn list_and_rm_know_what_is_there() {
     assert_eq!(first["path"], case.file("m-Q4_K_M.gguf").to_str().unwrap());
     case.alight(&["rm", REPO]).fails(1, &["Q4_K_M, Q8_0", "--all"]);
     let removed = case.alight(&["rm", &format!("hf.co/{REPO}:q4_k_m")]).succeeds();
-    assert!(removed.stderr.starts_with("removed org/model-GGUF:Q4_K_M, "), "{}", removed.stderr);
+    assert!(
+        removed.stderr.starts_with("removed hf.co/org/model-GGUF:Q4_K_M, "),
+        "{}",
+        removed.stderr
+    );
     assert!(!case.file("m-Q4_K_M.gguf").exists() && case.file("m-Q8_0.gguf").exists());
     case.alight(&["rm", &format!("{REPO}:Q4_K_M")]).fails(1, &["not in the cache", "alight list"]);
     // In short, and of several none is chosen.
@@ -508,7 +537,11 @@ fn list_and_rm_know_what_is_there() {
     case.alight(&["rm", "model-gguf"]).fails(1, &["Q4_K_M, Q8_0", "--all"]);
     case.alight(&["rm", "another"]).fails(2, &["'another' is not the name of a model on the hub"]);
     let removed = case.alight(&["rm", "model:Q4_K_M"]).succeeds();
-    assert!(removed.stderr.starts_with("removed org/model-GGUF:Q4_K_M, "), "{}", removed.stderr);
+    assert!(
+        removed.stderr.starts_with("removed hf.co/org/model-GGUF:Q4_K_M, "),
+        "{}",
+        removed.stderr
+    );
     assert!(case.file("m-Q8_0.gguf").exists());
     case.alight(&["rm", "--all", REPO]).succeeds();
     assert_eq!(case.alight(&["list"]).succeeds().stdout, "");
@@ -526,8 +559,8 @@ fn a_model_is_kept_packed_and_comes_back_to_the_byte() {
     assert_eq!(pulled.stdout.trim_end(), path);
     let lines: Vec<&str> = pulled.stderr.lines().collect();
     assert!(
-        lines[1].starts_with("pulled org/model-GGUF:Q8_0: ")
-            && lines[2].starts_with("packed org/model-GGUF:Q8_0: "),
+        lines[1].starts_with("pulled hf.co/org/model-GGUF:Q8_0: ")
+            && lines[2].starts_with("packed hf.co/org/model-GGUF:Q8_0: "),
         "{lines:?}"
     );
     assert!(!case.file("m-Q8_0.gguf").exists());

@@ -55,6 +55,49 @@ fn a_command_ends_at_each_moment() {
     interrupted(&["quantize", &model, "--type", "q8_0", "-o", &copy, "--force"], whole);
 }
 
+#[test]
+fn every_command_ends_at_each_moment_and_leaves_no_part_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec { embd: 512, ff: 2048, layers: 6, context: 8192, ..Spec::llama() };
+    let model = wild::model_of(folder.path(), spec);
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let long = write(folder.path(), "long.txt", "a".repeat(6000).as_bytes());
+    let texts = write(folder.path(), "texts.txt", "aaaa\n".repeat(2000).as_bytes());
+    let (packed, record, made) = (at("packed.gguf"), at("record.json"), at("made"));
+    alight(&["pack", &model, "-o", &packed]).succeeds();
+    let answered = alight(&["run", &model, "--raw", "-f", &long, "-n", "8", "--json"]).succeeds();
+    std::fs::write(&record, answered.stdout).unwrap();
+    let names = || {
+        let mut names: Vec<_> =
+            folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    for args in [
+        &["pack", &model, "-o", &made, "--force"][..],
+        &["unpack", &packed, "-o", &made, "--force"],
+        &["convert", &model, "-o", &made, "--force"],
+        &["quantize", &model, "--type", "q4_k_m", "-o", &made, "--force"],
+        &["imatrix", &model, &long, "-o", &made, "--force"],
+        &["cp", &model, &made],
+        &["embed", &model, &texts, "-o", &made, "--force"],
+        &["perplexity", &model, &long],
+        &["replay", &record, &model],
+        &["tokenize", &model, "-f", &long],
+        &["inspect", &model, "--tensors"],
+        &["bench", &model, "-p", "512", "-n", "32", "-r", "3"],
+        &["bench", "decode", &model],
+        &["bench", "load", &model, "-r", "1"],
+        &["serve", &model, "--port", "0", "--no-cache"],
+    ] {
+        interrupted(args, Duration::from_millis(300));
+        // What `embed` has written so far is continued by the same command.
+        let _ = std::fs::remove_file(&made);
+        assert_eq!(names(), before, "{args:?}");
+    }
+}
+
 /// Puts a file before the next message of a chat.
 fn read_file(chat: &mut Pty, path: &str) {
     chat.expect("> ");

@@ -42,6 +42,7 @@ fn an_answer_has_the_adapters_of_the_command() {
     alight(&["run", &model, "--raw", "x", "--lora", &model])
         .fails(1, &["not an adapter, but a model"]);
     alight(&["run", &model, "--raw", "x", "--lora", "missing.gguf"]).fails(1, &["missing.gguf"]);
+    alight(&["run", &one, "x"]).fails(1, &["is an adapter", "--lora"]);
     alight(&["run", &model, "x", "--lora", "a.gguf:inf"])
         .fails_as_usage("expected a finite number");
 }

@@ -172,7 +172,7 @@ fn words_of_messages_are_not_broken() {
             (
                 vec!["m.gguf"],
                 2,
-                "error: a command stands before the model: `alight run m.gguf`, or serve, inspect and others",
+                "error: a command comes before the model, such as `alight run m.gguf`; `alight help` lists the others",
             ),
             (
                 vec!["run", &model, "--raw", "-f", &latin, "-n", "1", "--ignore-eos"],
@@ -202,5 +202,42 @@ fn values_of_the_metadata_are_shown_at_each_width() {
         let words: Vec<&str> = text.split_whitespace().collect();
         let at = words.iter().position(|word| *word == "general.architecture").unwrap();
         assert_eq!(words[at + 1..at + 3], ["str", "\"llama\""], "{text}");
+    }
+}
+
+#[test]
+fn lists_of_a_chat_keep_to_the_width_and_descriptions_stand_below_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    for columns in WIDTHS {
+        let mut chat = Pty::start(command(&["run", &model, "--no-history"]), None);
+        chat.expect("/help");
+        chat.wait_for_editing();
+        chat.resize(columns);
+        let greeting = chat.text().len();
+        for line in ["/help", "/info", "/set", "/set foo"] {
+            chat.send(format!("{line}\r").as_bytes());
+            chat.expect(if line == "/set" { "JSON" } else { "\n" });
+            chat.wait_for_editing();
+        }
+        chat.expect("no option 'foo'");
+        chat.wait_for_editing();
+        chat.send(b"\x04");
+        assert!(chat.end().success());
+        let text = chat.text().split_off(greeting);
+        fits(columns, &["chat"], &text);
+        let shown = lines(&text);
+        let below = format!("{}all", " ".repeat(31));
+        let expected = match columns {
+            40 => ["  begin a new conversation", "  Keep the K most likely tokens; 0 or"],
+            80 => ["/clear                 begin a new conversation", below.as_str()],
+            _ => [
+                "/clear                 begin a new conversation",
+                "top-k                40        Keep the K most likely tokens; 0 or less keeps all",
+            ],
+        };
+        for line in expected {
+            assert!(shown.iter().any(|shown| shown == line), "{line:?} at {columns}: {text}");
+        }
     }
 }

@@ -162,7 +162,7 @@ pub enum HubError {
     },
     /// A file of the cache has other bytes than the hub has promised. It stays as it is.
     #[error(
-        "{}: has the SHA-256 {found}, and the hub has promised {expected}: remove it (`alight rm`), and pull it again",
+        "'{}' has the SHA-256 {found}, and the hub has promised {expected}: remove it (`alight rm`), and pull it again",
         path.display()
     )]
     Damaged {
@@ -242,7 +242,7 @@ pub enum HubError {
         free: u64,
     },
     /// Something in the cache is no regular file, or is a link that leads out of the cache.
-    #[error("{}: is a {found}, expected a regular file in the cache: remove it, and try again", path.display())]
+    #[error("'{}' is a {found}, expected a regular file in the cache: remove it, and try again", path.display())]
     Unexpected {
         /// The path in the cache.
         path: PathBuf,
@@ -256,7 +256,7 @@ pub enum HubError {
     #[error(transparent)]
     Write(ReplaceError),
     /// The system denies an operation in the cache.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), instead_of_this_cache(source))]
     Cache {
         /// The file or folder.
         path: PathBuf,
@@ -302,6 +302,16 @@ impl HubError {
             self,
             HubError::Connection { .. } | HubError::Status { .. } | HubError::RateLimited { .. }
         )
+    }
+}
+
+/// Advice about a cache in which nothing can be written, as the end of a sentence.
+fn instead_of_this_cache(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            ": let HF_HUB_CACHE name a folder that you may write to"
+        }
+        _ => "",
     }
 }
 

@@ -15,7 +15,6 @@ mod results;
 pub mod resume;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -42,7 +41,7 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Recorder;
 use crate::run::{prompt, sampling};
-use crate::{new_file, say, short_help, units};
+use crate::{new_file, say, short_help, text_input, units};
 use answer::LineAnswer;
 use lines::InputLines;
 use output::Output;
@@ -349,12 +348,8 @@ impl<'a> Input<'a> {
             return Ok(Input { name: "standard input".to_owned(), path: None, len: None, reader });
         };
         let name = format!("'{}'", path.display());
-        let named = || name.clone();
-        let file = File::open(path).with_context(named)?;
-        let known = file.metadata().with_context(named)?;
-        if known.is_dir() {
-            return Err(anyhow!("{name} is a folder, expected a file of prompts").into());
-        }
+        let file = text_input::open(path, "a file of prompts")?;
+        let known = file.metadata().with_context(|| name.clone())?;
         let len = known.is_file().then_some(known.len());
         let reader = Box::new(BufReader::with_capacity(BUFFER, file));
         Ok(Input { name, path: known.is_file().then_some(path), len, reader })

@@ -65,9 +65,13 @@ impl Progress {
             0 => String::new(),
             n => format!(", {n} had results already"),
         };
+        let lines = units::so_many(answered + failed + self.skipped, "line");
+        if self.prompt_tokens == 0 {
+            return format!("{lines}: {answered} answered, {failed} failed{before}");
+        }
         format!(
             "{}: {answered} answered, {failed} failed{before}; {} tokens in {} = {} tokens/s, prompts {} tokens = {} tokens/s",
-            units::so_many(answered + failed + self.skipped, "line"),
+            lines,
             self.tokens,
             units::ms(seconds * 1e3),
             rate(self.tokens),

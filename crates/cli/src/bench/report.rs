@@ -101,13 +101,13 @@ impl BenchReport {
         let rate = &self.tokens_per_second;
         let mut text = format!(
             "{}\n\
-             {:<9} {} tokens at depth {}, {} threads, {} kernels\n\
+             {:<9} {} tokens at depth {}, {}, {} kernels\n\
              speed     {} tokens/s, median of {} ({} to {}, middle half {} to {})\n",
             crate::terminal_text::one_line(&self.about),
             self.what,
             self.tokens,
             self.depth,
-            self.threads,
+            units::so_many(self.threads as u64, "thread"),
             self.isa,
             units::digits(rate.median),
             rate.runs,
@@ -125,23 +125,24 @@ impl BenchReport {
                 units::ms(step.max)
             );
         }
+        let threads = units::so_many(self.limits.threads as u64, "thread");
         let giga = |x: f64| units::digits(x / 1e9);
         let percent = |x: f64| format!("{:.0} %", 100.0 * x);
         text += &format!(
-            "memory    {} GB/s (weights {}, cache {}), {} of the {} GB/s that {} threads read here\n",
+            "memory    {} GB/s (weights {}, cache {}), {} of the {} GB/s that {} can read here\n",
             giga(self.bytes_per_second),
             units::bytes(self.work.weight_bytes as u64),
             units::bytes(self.work.kv_bytes as u64),
             percent(self.share_of_read_bandwidth),
             giga(self.limits.read_bytes_per_second),
-            self.limits.threads,
+            threads,
         );
         text += &format!(
-            "multiply  {} GMAC/s, {} of the {} GMAC/s that {} threads do here in 8 bits",
+            "multiply  {} GMAC/s, {} of the {} GMAC/s that {} can do here in 8 bits",
             giga(self.macs_per_second),
             percent(self.share_of_int8_peak),
             giga(self.limits.int8_macs_per_second),
-            self.limits.threads
+            threads
         );
         text.push_str("\n\n");
         text.push_str(&phases::table(&self.phases, columns));

@@ -1,7 +1,6 @@
 //! The lines of one or more files, or of standard input, as texts.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +8,10 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use crate::batch::lines::{InputLines, LIMIT};
+use crate::text_input::{self, NOT_UTF8};
+
+/// The kind of file that is read.
+const TEXTS: &str = "a file of texts";
 
 /// A text.
 #[derive(Debug, PartialEq)]
@@ -45,10 +48,12 @@ impl TextLines {
             let known = match path.as_path() == Path::new("-") {
                 true => None,
                 false => {
-                    let known = path.metadata().with_context(|| format!("'{}'", path.display()))?;
+                    // (A pipe is opened only once, when it is read.)
+                    let failed = |error| text_input::cannot_open(path, TEXTS, error);
+                    let known = path.metadata().map_err(failed)?;
                     if known.is_dir() {
                         let path = path.display();
-                        return Err(anyhow!("'{path}' is a folder, expected a file of texts"));
+                        return Err(anyhow!("'{path}' is a folder: give the path of {TEXTS}"));
                     }
                     known.is_file().then_some(known.len())
                 }
@@ -111,7 +116,7 @@ fn open(path: &Path) -> anyhow::Result<(String, InputLines<Box<dyn BufRead>>)> {
         }
         false => {
             let name = format!("'{}'", path.display());
-            let file = File::open(path).with_context(|| name.clone())?;
+            let file = text_input::open(path, TEXTS)?;
             (name, Box::new(BufReader::with_capacity(BUFFER, file)))
         }
     };
@@ -120,9 +125,7 @@ fn open(path: &Path) -> anyhow::Result<(String, InputLines<Box<dyn BufRead>>)> {
 
 /// Reads a line: as a text, without the end of a line that programs on Windows write, or as JSON.
 fn parse(bytes: Vec<u8>, json: bool) -> anyhow::Result<TextLine> {
-    let text = String::from_utf8(bytes).map_err(|_| {
-        anyhow!("it is not UTF-8; `iconv -f WINDOWS-1252 -t UTF-8` makes it so if it is Latin-1")
-    })?;
+    let text = String::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8; {NOT_UTF8}"))?;
     if !json {
         let text = text.strip_suffix('\r').map(str::to_owned).unwrap_or(text);
         return Ok(TextLine { text, id: None });

@@ -93,9 +93,11 @@ pub fn translated(mut given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsStri
         return Err(Stop::Usage(meant.to_owned()));
     }
     if let Some(model) = given.get(1).filter(|word| at == 1 && is_model(word)) {
+        let model = model.to_string_lossy();
+        let model = one_line(&model);
+        let quote = if model.contains(char::is_whitespace) { "'" } else { "" };
         return Err(Stop::Usage(format!(
-            "a command stands before the model: `alight run {}`, or serve, inspect and others",
-            one_line(&model.to_string_lossy())
+            "a command comes before the model, such as `alight run {quote}{model}{quote}`; `alight help` lists the others"
         )));
     }
     let named = given.get(1).is_some_and(|name| COMMANDS.iter().any(|known| name == known));

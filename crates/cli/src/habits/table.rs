@@ -44,17 +44,17 @@ pub fn of(command: &str) -> Habits {
 /// Returns the advice for a command that other programs have.
 pub fn command(word: &str) -> Option<&'static str> {
     Some(match word {
-        "chat" => "there is no command 'chat': `alight run MODEL` without a prompt is one",
+        "chat" => "there is no command 'chat': `alight run MODEL` without a prompt is a chat",
         "ps" => {
-            "there is no command 'ps': each `alight run` and `alight serve` is a process of its own"
+            "there is no command 'ps': each `alight run` and `alight serve` is a process of its own, which the system's `ps` lists"
         }
         "show" => "there is no command 'show': `alight inspect MODEL` shows what is in it",
-        "version" => "there is no command 'version': `alight --version` says it",
+        "version" => "there is no command 'version': `alight --version` prints the version",
         "info" => "there is no command 'info': `alight inspect MODEL` shows what is in a model",
         "download" => "there is no command 'download': `alight pull USER/REPO` fetches a model",
         "create" => {
-            "there is no command 'create': a .gguf file is a model by itself, `alight convert` makes one, and --system and the like \
-             have their defaults in config.toml"
+            "there is no command 'create': a .gguf file is a model by itself, and `alight convert` makes one; a system prompt and other \
+             options can be set in config.toml"
         }
         "push" => "there is no command 'push': `hf upload` brings files to the hub",
         "stop" => {
@@ -64,10 +64,10 @@ pub fn command(word: &str) -> Option<&'static str> {
             "there is no command 'embedding': `alight embed` makes vectors of texts"
         }
         "update" | "upgrade" => {
-            "there is no command 'update': install the new version as you installed this one (docs/how-to/install.md), over it"
+            "there is no command 'update': install the new version over this one, in the same way (docs/how-to/install.md)"
         }
         "-m" | "--model" | "-hf" | "--hf-repo" => {
-            "a command stands first: `alight run` answers a prompt, `alight serve` answers programs"
+            "a command comes first: `alight run` answers a prompt, `alight serve` answers programs"
         }
         _ => return None,
     })

@@ -6,7 +6,7 @@ use alight_hub::{Hub, Located, Name};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::{failed, hub, name_of, say_instead};
+use super::{failed, full_name, hub, name_of, say_instead};
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 use crate::{say, units};
@@ -48,9 +48,8 @@ pub fn header(path: &Path, offline: bool) -> Outcome<Fetched> {
         Located::Pulled(fetched) => fetched?,
     };
     say::note(&format!(
-        "hf.co/{}:{} is not in the cache: its header was fetched, {} of {}",
-        name.repo,
-        header.model.tag(),
+        "{} is not in the cache: its header was fetched, {} of {}",
+        full_name(&name.repo, header.model.tag()),
         units::bytes(header.received),
         units::bytes(header.bytes)
     ));

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
-use super::{failed, hub};
+use super::{failed, full_name, hub};
 use crate::outcome::Outcome;
 use crate::terminal_text::one_line;
 use crate::{output, say, units};
@@ -35,7 +35,7 @@ pub fn main(args: &ListArgs) -> Outcome {
             output::json(&json!({
                 "repo": one.repo,
                 "tag": one.tag,
-                "name": format!("hf.co/{}:{}", one.repo, one.tag),
+                "name": full_name(&one.repo, &one.tag),
                 "commit": one.commit,
                 "revisions": one.revisions,
                 "path": one.path().to_string_lossy(),
@@ -60,7 +60,7 @@ pub fn main(args: &ListArgs) -> Outcome {
         }
     }
     let name = |one: &alight_hub::Cached| {
-        let name = format!("hf.co/{}:{}", one.repo, one.tag);
+        let name = full_name(&one.repo, &one.tag);
         one_line(&name).into_owned()
     };
     let width = all.iter().map(|one| name(one).chars().count()).max().unwrap_or(0);

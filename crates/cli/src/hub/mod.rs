@@ -90,6 +90,11 @@ pub fn source_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
     located(&hub(offline)?, &name).map(Some)
 }
 
+/// Returns the name of a model, as all commands print it and take it.
+fn full_name(repo: &str, tag: &str) -> String {
+    format!("hf.co/{repo}:{tag}")
+}
+
 /// Returns a clause about weights of this size and the memory of this machine.
 fn fits(bytes: u64) -> String {
     needs::fits(bytes, needs::available())
@@ -98,7 +103,7 @@ fn fits(bytes: u64) -> String {
 /// Notes why a model in the cache is used without a question to the hub, if that was not the plan.
 fn say_instead<P>(located: &Located<P>) {
     if let Located::Instead(found, error) = located {
-        say::note(&format!("{error}; {}:{} is in the cache", found.repo, found.tag));
+        say::note(&format!("{error}; {} is in the cache", full_name(&found.repo, &found.tag)));
     }
 }
 
@@ -174,7 +179,8 @@ impl PullProgress {
                     true => String::new(),
                     false => format!("; {}", fits(bytes)),
                 };
-                say::line(&format!("pulling {}:{} ({of}{fits})", self.name.repo, model.tag()));
+                let name = full_name(&self.name.repo, model.tag());
+                say::line(&format!("pulling {name} ({of}{fits})"));
             }
             Event::OnlyWhole => {
                 self.bar.clear();
@@ -223,9 +229,8 @@ impl PullProgress {
         {
             let seconds = self.began.elapsed().as_secs_f64().max(1e-3);
             say::line(&format!(
-                "pulled {}:{}: {} in {}, {}/s",
-                self.name.repo,
-                pulled.model.tag(),
+                "pulled {}: {} in {}, {}/s",
+                full_name(&self.name.repo, pulled.model.tag()),
                 units::bytes(pulled.received),
                 units::ms(seconds * 1000.0),
                 units::bytes((pulled.received as f64 / seconds) as u64),

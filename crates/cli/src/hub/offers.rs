@@ -5,7 +5,7 @@ use std::io::stdout;
 use alight_hub::{Hub, Name};
 use serde_json::json;
 
-use super::failed;
+use super::{failed, full_name};
 use crate::interrupt::Interrupt;
 use crate::layout::columns;
 use crate::layout::table::{Style, Table};
@@ -22,7 +22,7 @@ pub fn list(hub: &Hub, name: &Name, json: bool) -> Outcome {
             output::json(&json!({
                 "repo": name.repo,
                 "tag": offer.model.tag(),
-                "name": format!("hf.co/{}:{}", name.repo, offer.model.tag()),
+                "name": full_name(&name.repo, offer.model.tag()),
                 "files": offer.model.files,
                 "bytes": offer.bytes,
                 "available_bytes": alight_pages::available_memory().0,
@@ -53,7 +53,7 @@ pub fn list(hub: &Hub, name: &Name, json: bool) -> Outcome {
             }
         };
         let size = offer.bytes.map_or_else(|| "unknown".to_owned(), units::bytes);
-        table.row([one_line(&format!("hf.co/{}:{tag}", name.repo)).into_owned(), size, here]);
+        table.row([one_line(&full_name(&name.repo, tag)).into_owned(), size, here]);
     }
     output::report(table.text(columns(stdout())))
 }

@@ -8,7 +8,7 @@ use alight_convert::Options;
 use alight_hub::{Cached, Event, Hub, HubError, Name, Pulled, SAFETENSORS};
 use serde::{Serialize, Serializer};
 
-use super::{HubArgs, PullProgress, failed, fetch, fetch_by, hub, offers, suggested};
+use super::{HubArgs, PullProgress, failed, fetch, fetch_by, full_name, hub, offers, suggested};
 use crate::conversion::{speed, with_progress};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
@@ -155,16 +155,15 @@ fn pulled(hub: &Hub, name: Name, to_pack: bool) -> Outcome<Ready> {
         if error.is_unreachable()
             && let Ok(Some(there)) = hub.find(&name)
         {
-            let (repo, tag) = (there.repo, there.tag);
-            say::note(&format!("{repo}:{tag} is in the cache: --offline says where"));
+            let name = full_name(&there.repo, &there.tag);
+            say::note(&format!("{name} is in the cache: --offline says where"));
         }
         failed(error)
     })?;
     if fetched.packed && !to_pack {
         say::note(&format!(
-            "{}:{} is kept packed, and nothing was fetched: `alight unpack` makes the hub's file of it",
-            name.repo,
-            fetched.model.tag()
+            "{} is kept packed, and nothing was fetched: `alight unpack` makes the hub's file of it",
+            full_name(&name.repo, fetched.model.tag())
         ));
     }
     Ok(Ready::pulled(name.repo, fetched))
@@ -173,7 +172,7 @@ fn pulled(hub: &Hub, name: Name, to_pack: bool) -> Outcome<Ready> {
 /// Keeps a model packed that is in the cache. It is packed if it is not.
 fn packed(hub: &Hub, ready: Ready) -> Outcome<Ready> {
     let interrupt = Interrupt::catch()?;
-    let model = format!("{}:{}", ready.repo, ready.tag);
+    let model = full_name(&ready.repo, &ready.tag);
     let mut progress = |event: Event<'_>| {
         if let Event::Waiting { file } = event {
             say::note(&format!("waiting for another process that fetches or packs {file}"));

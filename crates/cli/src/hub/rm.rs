@@ -49,8 +49,11 @@ pub fn main(args: &RmArgs) -> Outcome {
             error => failed(error),
         })?;
         let what = match removed.models.is_empty() {
-            true => format!("the incomplete files of {}", name.repo),
-            false => removed.models.join(", "),
+            true => format!("the incomplete files of hf.co/{}", name.repo),
+            false => {
+                let names = removed.models.iter().map(|model| format!("hf.co/{model}"));
+                names.collect::<Vec<_>>().join(", ")
+            }
         };
         say::line(&format!("removed {what}, {}", units::bytes(removed.bytes)));
         if removed.shared > 0 {

@@ -6,7 +6,7 @@ use std::path::Path;
 use alight_hub::{Cached, Hub, Name};
 use anyhow::anyhow;
 
-use super::{failed, hub};
+use super::{failed, full_name, hub};
 use crate::outcome::{Outcome, Stop};
 use crate::say;
 
@@ -26,7 +26,7 @@ pub fn name(path: &Path) -> Outcome<Option<Name>> {
     // Only what was fetched has a short name.
     let cached = hub.find(&name).map_err(failed)?;
     let cached = cached.ok_or_else(|| failed(hub.not_there(&name)))?;
-    say::note(&format!("'{text}' is hf.co/{}:{}", cached.repo, cached.tag));
+    say::note(&format!("'{text}' is {}", full_name(&cached.repo, &cached.tag)));
     Ok(Some(Name { tag: Some(cached.tag), ..name }))
 }
 

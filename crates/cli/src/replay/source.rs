@@ -1,15 +1,15 @@
 //! The records of a file: one document of JSON, or one on each line, in bounded memory.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use alight_chat::body::json::JsonBudget;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::batch::lines::{InputLines, LIMIT};
+use crate::text_input;
 
 /// The name of standard input in place of a file.
 const STDIN: &str = "-";
@@ -43,10 +43,7 @@ impl Records {
             return Ok(Records::of("standard input".to_owned(), reader));
         }
         let name = format!("'{}'", path.display());
-        let file = File::open(path).with_context(|| name.clone())?;
-        if file.metadata().with_context(|| name.clone())?.is_dir() {
-            return Err(anyhow!("{name} is a folder, expected a file with a record"));
-        }
+        let file = text_input::open(path, "a file with a record")?;
         Ok(Records::of(name, Box::new(BufReader::new(file))))
     }
 

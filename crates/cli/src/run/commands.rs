@@ -283,11 +283,19 @@ fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
     } else if text.is_empty() {
         say::plain(&all_options(talk));
         return Ok(Next::Listen);
+    } else if !is_option(text) {
+        bail!("there is no option '{text}': /set alone lists all");
     } else {
-        bail!("/set takes a name and a value, such as temp 0.2: /set alone lists the names");
+        bail!("/set takes a name and a value, such as /set temp 0.2: /set alone lists all");
     }
     say::plain(&options(talk));
     Ok(Next::Listen)
+}
+
+/// Returns true if there is an option of this name.
+fn is_option(name: &str) -> bool {
+    let name = name.replace('_', "-");
+    OWN_OPTIONS.contains(&&*name) || SamplingArgs::names().contains(&name)
 }
 
 /// Returns a line for each option: its name, its value and what it does.

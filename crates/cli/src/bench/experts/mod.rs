@@ -198,7 +198,9 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
         }
     }
     say::progress("measuring the disk");
-    let disk = disk::rate(path)?;
+    let disk = disk::rate(path);
+    say::progress("");
+    let disk = disk?;
     let mut first: Option<(Vec<u32>, ExpertTrace)> = None;
     let mut drawn = None;
     let mut costs = None;

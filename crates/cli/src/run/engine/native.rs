@@ -258,7 +258,11 @@ impl Engine for Native<'_> {
                 time(open.weights),
                 time(open.tokenizer),
             ),
-            by: format!("{} threads, {} kernels", model.threads(), model.isa()),
+            by: format!(
+                "{}, {} kernels",
+                units::so_many(model.threads() as u64, "thread"),
+                model.isa()
+            ),
             held: Some(Held::of(model, self.session.position(), self.args.cache_type())),
             load: Some(Load::of(model)),
             slots: model.load_report().slots,
