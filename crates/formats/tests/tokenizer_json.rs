@@ -194,6 +194,15 @@ fn unigram() {
     let both = format!(r#"{{"type": "Sequence", "normalizers": [{precompiled}, {spaces}]}}"#);
     let merging = UNIGRAM.replace(precompiled, &both);
     assert!(measured(merging.as_bytes()).unwrap().remove_extra_whitespaces);
+    // As files of XLM-R have it: words first, then the mark.
+    let space = r#"{"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": true}"#;
+    let words = format!(
+        r#"{{"type": "Sequence", "pretokenizers": [{{"type": "WhitespaceSplit"}}, {space}]}}"#
+    );
+    let older = UNIGRAM.replace(space, &words);
+    assert_ne!(older, UNIGRAM);
+    let found = measured(older.as_bytes()).unwrap();
+    assert!(found.remove_extra_whitespaces && found.add_space_prefix);
     fails(
         "no base64",
         &UNIGRAM.replace("AAAA", "A"),

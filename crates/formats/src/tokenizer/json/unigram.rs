@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::bpe::Table;
-use super::parts::{Pattern, steps};
+use super::parts::{Component, Pattern, steps};
 use super::text::Entries;
 use super::vocabulary::{NEVER, kind_of_added};
 use super::{File, TokenizerError as E};
@@ -61,11 +61,14 @@ impl<'a> File<'a> {
         })
     }
 
-    /// True if several spaces become one, in `transformers`' notation of SentencePiece's setting.
+    /// True if several spaces become one, in `transformers`' notation of SentencePiece's setting, or in its older one, of XLM-R's and T5's files, in
+    /// which text is split at white space before each word gets its `▁`.
     fn merges_spaces(&self) -> bool {
-        steps(&self.normalizer).iter().any(|step| {
-            matches!(&step.pattern, Some(Pattern::Regex(regex)) if regex.as_str() == " {2,}")
-        })
+        let is_older = |step: &&Component<'_>| step.kind.as_str() == "WhitespaceSplit";
+        steps(&self.pre_tokenizer).iter().any(is_older)
+            || steps(&self.normalizer).iter().any(|step| {
+                matches!(&step.pattern, Some(Pattern::Regex(regex)) if regex.as_str() == " {2,}")
+            })
     }
 
     /// SentencePiece's own normalisation.

@@ -192,6 +192,8 @@ impl<'a> File<'a> {
                         None => step.add_prefix_space.unwrap_or(true),
                     };
                 }
+                // Words without the white space between them: see `merges_spaces`.
+                "WhitespaceSplit" if matches!(self.model.vocab, Entries::Scores(_)) => {}
                 // After the normalizer there are no spaces left.
                 "Split" if step.looks_for(" ") => {}
                 _ => {
