@@ -35,8 +35,8 @@ const BITS: [(&str, u64); 18] = [
     ("decode, f32", 0x672b_c003_64ad_f6ca),
     ("prefill, f32", 0xf3ac_e269_5a43_ba5f),
     ("recurrent", 0x501e_bb36_271a_becc),
-    ("decode, q4r", 0x0),
-    ("prefill, q4r", 0x0),
+    ("decode, q4r", 0xe245_b706_5e9a_49a6),
+    ("prefill, q4r", 0xcfea_e208_c429_9ee5),
 ];
 
 /// The same of the products of each type.
