@@ -107,7 +107,7 @@ def test_gpt_oss_as_ollama_has_it_is_refused_by_name(folder, monkeypatch):
 
 
 # They generate nothing, and the JAX engine refuses norms and masks like theirs.
-ENCODERS = {"bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe",
+ENCODERS = {"bert", "eurobert", "gemma-embedding", "gemma-embedding2", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe",
             "t5encoder"}
 
 
