@@ -74,10 +74,10 @@ impl<'a> Numbers<'a> {
 
     /// Calls `f` for stretches of them as f32: their range, and the numbers.
     pub fn each_stretch(self, isa: Isa, mut f: impl FnMut(Range<usize>, &[f32])) {
-        let mut room = [0.0; CONVERTED];
+        let mut converted = [0.0; CONVERTED];
         for first in (0..self.len()).step_by(CONVERTED) {
             let range = first..self.len().min(first + CONVERTED);
-            let to = &mut room[..range.len()];
+            let to = &mut converted[..range.len()];
             match self.range(range.clone()) {
                 Numbers::F32(values) => {
                     f(range, values);
@@ -118,7 +118,7 @@ pub fn multiply(isa: Isa, a: Numbers<'_>, x: &[&[f32]], out: &mut [f32], stride:
     let Some(cols) = x.first().map(|x| x.len()).filter(|cols| *cols > 0) else { return };
     let rank = a.len() / cols;
     assert!(a.len() == rank * cols && x.iter().all(|x| x.len() == cols), "columns of a factor");
-    assert!((x.len() - 1) * stride + rank <= out.len(), "room for products of a factor");
+    assert!((x.len() - 1) * stride + rank <= out.len(), "a buffer for products of a factor");
     by_level!(isa, (a: Numbers<'_>, x: &[&[f32]], out: &mut [f32], stride: usize) -> (), multiply_lanes)
 }
 
@@ -145,11 +145,11 @@ trait Element {
     unsafe fn load<S: Lanes>(p: *const Self::Stored, n: usize) -> S::V;
 }
 
-struct Single;
-struct Half;
-struct Brain;
+struct StoredF32;
+struct StoredF16;
+struct StoredBf16;
 
-impl Element for Single {
+impl Element for StoredF32 {
     type Stored = f32;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const f32, n: usize) -> S::V {
@@ -158,7 +158,7 @@ impl Element for Single {
     }
 }
 
-impl Element for Half {
+impl Element for StoredF16 {
     type Stored = u16;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u16, n: usize) -> S::V {
@@ -167,7 +167,7 @@ impl Element for Half {
     }
 }
 
-impl Element for Brain {
+impl Element for StoredBf16 {
     type Stored = u16;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u16, n: usize) -> S::V {
@@ -188,9 +188,9 @@ unsafe fn multiply_lanes<S: Lanes>(a: Numbers<'_>, x: &[&[f32]], out: &mut [f32]
     // SAFETY: the caller vouches for the features and the lengths.
     unsafe {
         match a {
-            Numbers::F32(a) => multiply_of::<S, Single>(a, x, out, stride),
-            Numbers::F16(a) => multiply_of::<S, Half>(a, x, out, stride),
-            Numbers::BF16(a) => multiply_of::<S, Brain>(a, x, out, stride),
+            Numbers::F32(a) => multiply_of::<S, StoredF32>(a, x, out, stride),
+            Numbers::F16(a) => multiply_of::<S, StoredF16>(a, x, out, stride),
+            Numbers::BF16(a) => multiply_of::<S, StoredBf16>(a, x, out, stride),
         }
     }
 }
@@ -245,6 +245,32 @@ unsafe fn multiply_of<S: Lanes, E: Element>(
     }
 }
 
+/// Sums of `R` rows and `T` tokens, in lanes.
+type Sums<S, const R: usize, const T: usize> = [[[<S as Lanes>::V; SUMS / 8]; R]; T];
+
+/// Adds the terms of the `len` numbers from `at` on to lanes of vector `j`. (A function, since a closure has no SIMD level.)
+#[inline(always)]
+unsafe fn add_terms<S: Lanes, E: Element, const R: usize, const T: usize>(
+    (rows, tokens): (&[*const E::Stored; R], &[*const f32; T]),
+    (at, len): (usize, usize),
+    j: usize,
+    sums: &mut Sums<S, R, T>,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut x = [S::splat(0.0); T];
+        for (x, token) in x.iter_mut().zip(tokens) {
+            *x = lanes::load_up_to::<S>(token.add(at), len);
+        }
+        for (r, row) in rows.iter().enumerate() {
+            let a = E::load::<S>(row.add(at), len);
+            for (sums, x) in sums.iter_mut().zip(x) {
+                sums[r][j] = S::fma(a, x, sums[r][j]);
+            }
+        }
+    }
+}
+
 /// The products of `R` rows of `n` numbers with `T` tokens, in the order of [`lanes::total`].
 #[inline(always)]
 unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
@@ -253,49 +279,42 @@ unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
     n: usize,
 ) -> [[f32; R]; T] {
     let (all, sixteen) = (SUMS / S::N, WIDEST / S::N);
-    let mut i = 0;
+    let (of, mut i) = ((&rows, &tokens), 0);
+    let mut products = [[0.0; R]; T];
     // SAFETY: elements before `n`; the rest is the caller's.
     unsafe {
-        let mut sums = [[[S::splat(0.0); SUMS / 8]; R]; T];
-        // Adds the terms of the `len` numbers from `at` on to lanes of vector `j`.
-        let mut add = |at: usize, len: usize, j: usize| {
-            let x = tokens.map(|x| lanes::load_up_to::<S>(x.add(at), len));
-            for r in 0..R {
-                let a = E::load::<S>(rows[r].add(at), len);
-                for t in 0..T {
-                    sums[t][r][j] = S::fma(a, x[t], sums[t][r][j]);
-                }
-            }
-        };
+        let mut sums: Sums<S, R, T> = [[[S::splat(0.0); SUMS / 8]; R]; T];
         while i + SUMS <= n {
             for j in 0..all {
-                add(i + j * S::N, S::N, j);
+                add_terms::<S, E, R, T>(of, (i + j * S::N, S::N), j, &mut sums);
             }
             i += SUMS;
         }
         while i + WIDEST <= n {
             for j in 0..sixteen {
-                add(i + j * S::N, S::N, j);
+                add_terms::<S, E, R, T>(of, (i + j * S::N, S::N), j, &mut sums);
             }
             i += WIDEST;
         }
         for j in sixteen..2 * sixteen {
             if i < n {
-                add(i, S::N.min(n - i), j);
+                add_terms::<S, E, R, T>(of, (i, S::N.min(n - i)), j, &mut sums);
             }
             i += S::N;
         }
-        sums.map(|sums| {
-            sums.map(|sums| {
+        for (sums, products) in sums.iter().zip(&mut products) {
+            for (sums, product) in sums.iter().zip(products) {
                 let mut joined = [S::splat(0.0); WIDEST / 8];
                 for (j, joined) in joined[..sixteen].iter_mut().enumerate() {
-                    let of = |k: usize| sums[k * sixteen + j];
-                    *joined = S::add(S::add(of(0), of(1)), S::add(of(2), of(3)));
+                    let first = S::add(sums[j], sums[sixteen + j]);
+                    let last = S::add(sums[2 * sixteen + j], sums[3 * sixteen + j]);
+                    *joined = S::add(first, last);
                 }
-                lanes::sum_widest::<S>(joined)
-            })
-        })
+                *product = lanes::sum_widest::<S>(joined);
+            }
+        }
     }
+    products
 }
 
 #[inline(always)]
@@ -303,9 +322,9 @@ unsafe fn add_lanes<S: Lanes>(b: Numbers<'_>, step: usize, ax: &[f32], s: f32, o
     // SAFETY: the caller vouches for the features and the lengths.
     unsafe {
         match b {
-            Numbers::F32(b) => add_of::<S, Single>(b, step, ax, s, out),
-            Numbers::F16(b) => add_of::<S, Half>(b, step, ax, s, out),
-            Numbers::BF16(b) => add_of::<S, Brain>(b, step, ax, s, out),
+            Numbers::F32(b) => add_of::<S, StoredF32>(b, step, ax, s, out),
+            Numbers::F16(b) => add_of::<S, StoredF16>(b, step, ax, s, out),
+            Numbers::BF16(b) => add_of::<S, StoredBf16>(b, step, ax, s, out),
         }
     }
 }
