@@ -10,7 +10,7 @@ use alight_kernels::parallel::{
     each_row, gather, multiply, multiply_and_pack, multiply_and_sum, multiply_banks,
     multiply_banks_and_pack, pack, room_for_products, store, store_rows,
 };
-use alight_kernels::vec::{self, add_times};
+use alight_kernels::vec::add_times;
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul, tiles,
