@@ -8,7 +8,7 @@ PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
 # Further options of libFuzzer.
 FUZZ_ARGS ?=
-FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file request body model
+FUZZ_TARGETS ?= gguf gguf_shaped adapter split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file request body model
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 

@@ -1,7 +1,7 @@
 """Many LoRA adapters of one model: a server with a folder of them beside one without, and beside llama.cpp's server.
 
 Adapters of all matrices of a model's layers are made in a folder: as many random ones as there are clients, and up to `--count` others that are
-zeros, which take no room on the disk. Measured are
+zeros, which take no space on the disk. Measured are
 
 - the first answer after a start, with the folder and without;
 - an answer of one token while each request names the adapter of the one before, while each names another one that is open, and when an adapter is
@@ -58,8 +58,8 @@ def add_arguments(parser) -> None:
     common.add_arguments(parser)
 
 
-def write(path: Path, base: Path, rank: int, ty: str, seed: int | None) -> None:
-    """A random adapter; without a seed, zeros but for a number that makes it another file."""
+def write(path: Path, base: Path, rank: int, ty: str, seed: int | None, of_b: float = 0.02) -> None:
+    """A random adapter, whose second factors have numbers of about `of_b`; without a seed, zeros but for a number that makes it another file."""
     reader = gguf_files.quick_reader(base)
     writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
     writer.add_type("adapter")
@@ -71,7 +71,7 @@ def write(path: Path, base: Path, rank: int, ty: str, seed: int | None) -> None:
         if not any(tensor.name.endswith(f".{matrix}.weight") for matrix in MATRICES):
             continue
         cols, rows = (int(n) for n in tensor.shape)
-        for suffix, shape, size in (("lora_a", (rank, cols), cols**-0.5), ("lora_b", (rows, rank), 0.02)):
+        for suffix, shape, size in (("lora_a", (rank, cols), cols**-0.5), ("lora_b", (rows, rank), of_b)):
             kind = np.dtype(TYPES[ty])
             writer.add_tensor_info(f"{tensor.name}.{suffix}", shape, kind, shape[0] * shape[1] * kind.itemsize)
             arrays.append((shape, size, kind))
@@ -93,11 +93,22 @@ def write(path: Path, base: Path, rank: int, ty: str, seed: int | None) -> None:
 def fill(args, folder: Path, base: Path) -> list[str]:
     """Makes the adapters that are missing. Returns their names."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = [f"adapter-{i}" for i in range(args.count)]
+    names, empty = [f"adapter-{i:05}" for i in range(args.count)], b""
     for i, name in enumerate(names):
         path = folder / f"{name}.gguf"
-        if not path.exists():
+        if path.exists():
+            continue
+        if i < args.clients or not empty:
             write(path, base, args.rank, args.type, i if i < args.clients else None)
+        if i >= args.clients:
+            # The others are as long, and have another name in them.
+            if not empty:
+                first = int(gguf_files.quick_reader(path).tensors[0].data_offset)
+                size, before = path.stat().st_size, name.encode()
+                empty = path.read_bytes()[:first]
+            with path.open("wb") as out:
+                out.write(empty.replace(before, name.encode()))
+                out.truncate(size)
     return names
 
 

@@ -72,6 +72,7 @@ fn main() -> io::Result<()> {
     builder.side_by_side(&both).map_err(io::Error::other)?;
     files.push(("side-by-side".into(), builder.file(|_, out| out.fill(0x55))));
     write(corpus.join("gguf"), &files)?;
+    write(corpus.join("adapter"), &adapters()?)?;
     write(corpus.join("safetensors"), &safetensors())?;
     write(corpus.join("ggml"), &ggml())?;
     write(corpus.join("torch"), &torch())?;
@@ -116,6 +117,44 @@ fn main() -> io::Result<()> {
             ("one".into(), shards("model.gguf", &[files[1].1.clone()])),
         ],
     )
+}
+
+/// LoRA adapters, of every notation.
+fn adapters() -> io::Result<Vec<(String, Vec<u8>)>> {
+    let q = "blk.0.attn_q.weight";
+    let matrix = [(format!("{q}.lora_a"), vec![8, 2]), (format!("{q}.lora_b"), vec![2, 4])];
+    let more = ["lora_magnitude", "lora_bias"].map(|suffix| (format!("{q}.{suffix}"), vec![4]));
+    let of = |name: &str, a: [u64; 3], b: [u64; 3]| {
+        [(format!("{name}.lora_a"), a.to_vec()), (format!("{name}.lora_b"), b.to_vec())]
+    };
+    let whole = [
+        ("output.weight.lora_override".to_owned(), vec![8, 4]),
+        ("blk.0.attn_q.bias.lora_delta".to_owned(), vec![4]),
+    ];
+    let kinds: [(&str, Vec<(String, Vec<u64>)>); 5] = [
+        ("matrix", matrix.to_vec()),
+        ("dora", [matrix, more].concat()),
+        ("experts", of("blk.0.ffn_up_exps.weight", [8, 2, 3], [2, 4, 3]).to_vec()),
+        ("embedding", of("token_embd.weight", [2, 16, 1], [2, 8, 1]).to_vec()),
+        ("replaced", whole.to_vec()),
+    ];
+    let mut files = Vec::new();
+    for (name, tensors) in kinds {
+        for ty in [GgmlType::F32, GgmlType::F16] {
+            let mut file = Builder::new();
+            file.str("general.type", "adapter").str("general.architecture", "llama");
+            file.str("adapter.type", "lora").f32("adapter.lora.alpha", 4.0);
+            if name == "matrix" {
+                file.str("adapter.lora.task_name", "t").u32s("adapter.alora.invocation_tokens", &[1, 2]);
+            }
+            for (name, shape) in &tensors {
+                let ty = if shape.len() == 1 { GgmlType::F32 } else { ty };
+                file.tensor(name, ty, shape).map_err(io::Error::other)?;
+            }
+            files.push((format!("{name}-{ty}"), file.file(|_, out| out.fill(0x11))));
+        }
+    }
+    Ok(files)
 }
 
 /// The committed chat templates, and those of the recorded answers of jinja2.

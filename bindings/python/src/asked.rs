@@ -18,7 +18,7 @@ use crate::items::Items;
 use crate::tokenizer;
 
 /// The options that come after the sampler's numbers.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "dry_sequence_breakers",
     "samplers",
     "seed",
@@ -32,6 +32,7 @@ const NAMES: [&str; 13] = [
     "json_schema",
     "grammar",
     "regex",
+    "lora",
 ];
 
 /// All options, in the order of the documentation.
@@ -65,6 +66,8 @@ pub struct Options {
     system: Option<String>,
     /// The constraint on an answer, and the option that sets it.
     pub held: Option<(&'static str, Wanted)>,
+    /// Names of adapters, and their scales.
+    pub lora: Vec<(String, f32)>,
 }
 
 impl Options {
@@ -89,6 +92,7 @@ impl Options {
             raw: false,
             system: None,
             held: None,
+            lora: Vec::new(),
         }
     }
 
@@ -194,6 +198,7 @@ impl Options {
             }
             "grammar" => self.hold("grammar", Wanted::grammar(value.extract()?))?,
             "regex" => self.hold("regex", Wanted::regex(value.extract()?))?,
+            "lora" => self.lora = scales(value)?,
             other => return self.set_number(other, value),
         }
         Ok(())
@@ -276,6 +281,31 @@ fn breakers(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<String>
         )));
     }
     Ok(texts)
+}
+
+/// Names of adapters and their scales: of a dict, or one name, whose scale is 1.
+fn scales(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, f32)>> {
+    if value.is_none() {
+        return Ok(Vec::new());
+    }
+    if let Ok(name) = value.cast::<PyString>() {
+        return Ok(vec![(name.to_str()?.to_owned(), 1.0)]);
+    }
+    let given = value
+        .cast::<PyDict>()
+        .map_err(|_| PyTypeError::new_err("expected the name of an adapter, or {name: scale}"))?;
+    given
+        .iter()
+        .map(|(name, scale)| {
+            let (name, scale): (String, f32) = (name.extract()?, scale.extract()?);
+            match scale.is_finite() {
+                true => Ok((name, scale)),
+                false => Err(error::OPTION.err(format!(
+                    "lora: the scale of '{name}' is {scale}, expected a finite number"
+                ))),
+            }
+        })
+        .collect()
 }
 
 /// The id of a token.

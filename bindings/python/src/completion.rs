@@ -8,7 +8,7 @@ use std::time::Duration;
 use alight_chat::grammar::{Held, PromptConstraint};
 use alight_chat::thinking::ThinkingBudget;
 use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogits};
-use alight_model::{Finish, Logprobs, Request};
+use alight_model::{AdapterSet, Finish, Logprobs, Request};
 use alight_text::Vocabulary;
 use alight_text::output::{Shown, Tools};
 use pyo3::prelude::*;
@@ -132,7 +132,7 @@ impl Making {
         worker: &Arc<Worker>,
         vocabulary: &Arc<Vocabulary>,
         (prompt, tools): (EncodedPrompt, Option<Tools>),
-        options: &Options,
+        (options, adapters): (&Options, AdapterSet),
         held: Option<Held>,
     ) -> Result<Making, Failure> {
         let EncodedPrompt { tokens: prompt, style, thinking: budget } = prompt;
@@ -152,6 +152,7 @@ impl Making {
             dry_sequence_breakers: options.breakers.clone(),
             max_tokens: options.max_tokens,
             ignore_eos: options.ignore_eos,
+            adapters,
             ..Request::default()
         };
         let logits = options.logprobs.map_or(LogitsWanted::Nothing, LogitsWanted::Logprobs);

@@ -148,7 +148,7 @@ pub fn map(error: MapError) -> PyErr {
     of_map(&error)
 }
 
-fn of_map(error: &MapError) -> PyErr {
+pub fn of_map(error: &MapError) -> PyErr {
     match error {
         MapError::Open { path, source } => system(path, source),
         MapError::FileShrank { .. } | MapError::Unreadable { .. } => {

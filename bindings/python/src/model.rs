@@ -1,5 +1,6 @@
 //! A model that computes: the native engine, as `alight run` and `alight serve` use it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,8 +12,9 @@ use alight_chat::worker::{EngineEvent, GenerateRequest, LogitsWanted, TokenLogit
 use alight_formats::Format;
 use alight_kernels::Isa;
 use alight_model::{
-    EngineOptions, KvType, Load, MAX_SEQUENCES, MAX_THREADS, ModelError, OfPrompt, OpenOptions,
-    Pooling, Precision, Repack, Request, SamplerOptions, Speculate,
+    Adapter, AdapterOpenError, AdapterSet, EngineOptions, KvType, Load, MAX_SEQUENCES, MAX_THREADS,
+    ModelError, OfPrompt, OpenOptions, Pooling, Precision, Repack, Request, SamplerOptions,
+    Speculate,
 };
 use alight_text::{EncoderInput, InputError, PromptError, Vocabulary};
 use pyo3::IntoPyObjectExt;
@@ -58,6 +60,7 @@ pub enum Drafts {
 ///                     pre-tokeniser that does not fit the vocabulary
 ///   offline           nothing is fetched from the hub
 ///   isa               the kernels' SIMD level, such as "avx2"; None: the best that this CPU has. The answer is the same
+///   lora              LoRA adapters that answers may have, {"name": file}; their files are mapped
 ///
 /// `generate`, `stream`, `chat`, `stream_chat` and `batch` answer; `help(alight.Model.generate)` tells their options.
 #[pyclass(frozen, module = "alight")]
@@ -79,6 +82,8 @@ pub struct Model {
     #[pyo3(get)]
     threads: usize,
     compiler: LazyCompiler,
+    /// By their names.
+    adapters: BTreeMap<String, Arc<Adapter>>,
 }
 
 /// An option with a few possible words.
@@ -120,6 +125,21 @@ fn of_vectors(problem: VectorError) -> PyErr {
         ) => error::CONTEXT_FULL.err(problem.to_string()),
         problem => error::OPTION.err(problem.to_string()),
     }
+}
+
+/// Opens the adapters of a model.
+fn adapters(
+    model: &alight_model::Model,
+    files: BTreeMap<String, PathBuf>,
+) -> PyResult<BTreeMap<String, Arc<Adapter>>> {
+    let open = |(name, path): (String, PathBuf)| {
+        let adapter = model.open_adapter(&path).map_err(|problem| match problem {
+            AdapterOpenError::Map(problem) => error::of_map(&problem),
+            problem => error::FORMAT.err(problem.to_string()),
+        })?;
+        Ok((name, Arc::new(adapter)))
+    };
+    files.into_iter().map(open).collect()
 }
 
 /// Waits for the vector or the scores of a request.
@@ -188,8 +208,29 @@ impl Model {
         py.detach(|| {
             let held = self.held(options, tools.is_some())?;
             let prompt = (prompt.encode(&self.vocabulary, options, self.context)?, tools);
+            let adapters = self.adapter_set(options)?;
+            let options = (options, adapters);
             Ok(Making::begin(&self.worker, &self.vocabulary, prompt, options, held)?)
         })
+    }
+
+    /// The adapters of an answer.
+    fn adapter_set(&self, options: &Options) -> PyResult<AdapterSet> {
+        let find = |(name, scale): &(String, f32)| {
+            let adapter = self.adapters.get(name).ok_or_else(|| {
+                let known = match self.adapters.is_empty() {
+                    true => "alight.Model(…, lora={name: file}) opens adapters".to_owned(),
+                    false => {
+                        let names: Vec<_> = self.adapters.keys().map(String::as_str).collect();
+                        format!("expected one of {}", names.join(", "))
+                    }
+                };
+                error::OPTION.err(format!("lora: the model has no adapter '{name}': {known}"))
+            })?;
+            Ok((Arc::clone(adapter), *scale))
+        };
+        let all = options.lora.iter().map(find).collect::<PyResult<Vec<_>>>()?;
+        Ok(AdapterSet::new(all))
     }
 
     /// The constraint on an answer, compiled for the tokens of this model.
@@ -252,7 +293,7 @@ impl Model {
     #[new]
     #[pyo3(signature = (path, *, context=None, threads=None, sequences=8, load="auto", repack="auto", lock=false, memory=None,
         prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, pack=false, strict=false, offline=false,
-        isa=None))]
+        isa=None, lora=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -273,6 +314,7 @@ impl Model {
         strict: bool,
         offline: bool,
         isa: Option<&str>,
+        lora: Option<BTreeMap<String, PathBuf>>,
     ) -> PyResult<Model> {
         let context = context.map(|n| whole("context", n)).transpose()?;
         let open = OpenOptions {
@@ -313,6 +355,7 @@ impl Model {
         let opened: PyResult<(Model, Vec<String>)> = py.detach(move || {
             let model = Model::open(&path, &open)?;
             let draft = draft.map(|path| Model::open(&path, &open)).transpose()?;
+            let adapters = adapters(&model, lora.unwrap_or_default())?;
             let (spec, warnings) = (model.spec(), model.warnings());
             let trained = spec.context;
             let computable = spec.max_positions().unwrap_or(usize::MAX);
@@ -336,6 +379,7 @@ impl Model {
                 parameters,
                 threads,
                 compiler: LazyCompiler::default(),
+                adapters,
             };
             Ok((model, warnings))
         });
@@ -424,6 +468,7 @@ impl Model {
     ///   json_schema=None      the answer is JSON of this schema: a dict, a bool, or a text of JSON
     ///   grammar=None          the answer follows this grammar: llama.cpp's GBNF, or llguidance's Lark after %llguidance
     ///   regex=None            the answer matches this regular expression
+    ///   lora=None             an adapter of the model's by its name, or several with their scales, {"name": 1.0}
     #[pyo3(
         signature = (prompt, **options),
         text_signature = "($self, prompt, *, \
@@ -431,7 +476,7 @@ impl Model {
             presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
             mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
             dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None, lora=None)"
     )]
     fn generate(
         &self,
@@ -451,7 +496,7 @@ impl Model {
             presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
             mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
             dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None, lora=None)"
     )]
     fn stream(
         &self,
@@ -473,7 +518,7 @@ impl Model {
             presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
             mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
             dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None, lora=None)"
     )]
     fn chat(
         &self,
@@ -494,7 +539,7 @@ impl Model {
             presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
             mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
             dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None, lora=None)"
     )]
     fn stream_chat(
         &self,
@@ -517,7 +562,7 @@ impl Model {
             presence_penalty=0.0, dry_multiplier=0.0, dry_base=1.75, xtc_probability=0.0, xtc_threshold=0.1, top_n_sigma=-1.0, \
             mirostat_tau=5.0, mirostat_eta=0.1, min_keep=0, repeat_last_n=64, dry_allowed_length=2, dry_penalty_last_n=64, mirostat=0, \
             dry_sequence_breakers=None, samplers=None, seed=None, logit_bias=None, logprobs=None, ignore_eos=False, thinking=True, \
-            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None)"
+            parse_special=False, raw=False, system=None, json_schema=None, grammar=None, regex=None, lora=None)"
     )]
     fn batch(
         &self,
@@ -538,8 +583,10 @@ impl Model {
             let encoded = prompts.into_iter().map(encode).collect::<PyResult<Vec<_>>>()?;
             Ok::<_, PyErr>((held, encoded))
         })?;
+        let adapters = self.adapter_set(&options)?;
         let begin = |prompt| {
-            Ok(Making::begin(&self.worker, &self.vocabulary, prompt, &options, held.clone())?)
+            let options = (&options, adapters.clone());
+            Ok(Making::begin(&self.worker, &self.vocabulary, prompt, options, held.clone())?)
         };
         let begun: Vec<Making> = encoded.into_iter().map(begin).collect::<PyResult<_>>()?;
         begun.into_iter().map(|making| making.finish(py)).collect()

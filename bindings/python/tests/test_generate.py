@@ -717,3 +717,26 @@ def test_metadata_that_is_not_read_is_a_warning_or_an_error(tmp_path):
         assert model.generate("a", max_tokens=1, ignore_eos=True).text is not None
     with pytest.raises(alight.FormatError, match=named):
         alight.Model(path, threads=1, context=64, strict=True)
+
+
+def test_an_answer_has_the_adapters_that_it_names(tmp_path):
+    from evidence.bench import adapters
+
+    paths = {name: tmp_path / f"{name}.gguf" for name in ("one", "two")}
+    for seed, path in enumerate(paths.values()):
+        adapters.write(path, PATH, 4, "f16", seed, 0.2)
+    with alight.Model(PATH, threads=2, context=256, lora=paths) as model:
+        options = {"max_tokens": 8, "temperature": 0, "raw": True}
+        base, one, two = (model.generate(QUESTION, lora=name, **options).tokens for name in (None, "one", "two"))
+        assert base != one != two != base
+        assert model.generate(QUESTION, lora={"one": 1}, **options).tokens == one
+        assert model.generate(QUESTION, lora={"one": 0.0}, **options).tokens == base
+        assert model.batch([QUESTION], lora={"one": 1.0, "two": 0.5}, **options)[0].tokens not in (base, one, two)
+        with pytest.raises(alight.OptionError, match="no adapter 'three': expected one of one, two"):
+            model.generate(QUESTION, lora="three")
+        with pytest.raises(alight.OptionError, match="scale of 'one' is NaN"):
+            model.generate(QUESTION, lora={"one": float("nan")})
+        with pytest.raises(TypeError, match="lora: expected the name"):
+            model.generate(QUESTION, lora=3)
+    with pytest.raises(alight.FormatError, match="not an adapter, but a model"):
+        alight.Model(PATH, lora={"base": PATH})

@@ -47,6 +47,40 @@ fn an_answer_has_the_adapters_of_the_command() {
         .fails_as_usage("expected a finite number");
 }
 
+/// In a record, adapters are known by their contents.
+#[test]
+fn an_answer_with_adapters_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, [one, two]) = files(folder.path());
+    let scaled = format!("{one}:0.5");
+    let args = ["run", &model, "aaaa aaa", "--raw", "-n", "8", "--json", "--lora", &scaled];
+    let line = alight(&[&args[..], &["--lora", &two]].concat()).succeeds().stdout;
+    let found: Value = serde_json::from_str(&line).unwrap();
+    let scales: Vec<_> =
+        found["record"]["lora"].as_array().unwrap().iter().map(|one| &one["scale"]).collect();
+    assert!(scales.len() == 2 && scales.contains(&&json!(0.5)) && scales.contains(&&json!(1.0)));
+    let record = write(folder.path(), "answer.json", line);
+    let moved = folder.path().join("moved.gguf");
+    std::fs::copy(&one, &moved).unwrap();
+    let moved = moved.to_str().unwrap();
+    let replay = ["replay", &record, &model, "--lora", moved];
+    alight(&[&replay[..], &["--lora", &two]].concat()).succeeds();
+    alight(&replay).fails(2, &["the answer has the adapter 'a2.gguf'", "--lora"]);
+    let other = line_with_another_scale(&found);
+    let record = write(folder.path(), "other.json", other);
+    let args = ["replay", &record, &model, "--lora", moved, "--lora", &two];
+    assert_eq!(alight(&args).status, Some(1));
+}
+
+/// The line with all scales doubled.
+fn line_with_another_scale(line: &Value) -> String {
+    let mut line = line.clone();
+    for one in line["record"]["lora"].as_array_mut().unwrap() {
+        one["scale"] = json!(2.0 * one["scale"].as_f64().unwrap());
+    }
+    line.to_string()
+}
+
 fn asked(serving: &Serving, model: &str, more: Value) -> Value {
     let mut body = json!({"model": model, "prompt": "aaaa aaa", "max_tokens": 8, "temperature": 0, "ignore_eos": true});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

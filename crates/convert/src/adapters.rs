@@ -5,7 +5,7 @@ use std::path::Path;
 
 use alight_files::{copy, parse};
 use alight_formats::GgmlType;
-use alight_formats::adapter::{AdapterFile, EMBEDDING, LowRankFactors, TensorChange};
+use alight_formats::adapter::{AdapterFile, EMBEDDING, JOINED, LowRankFactors, TensorChange};
 use alight_formats::gguf::TensorInfo;
 use alight_kernels::{WeightType, dequantize_row};
 use alight_pages::Map;
@@ -92,30 +92,26 @@ fn parts_of<'m>(
     rows: u64,
 ) -> Option<Vec<FusedPart>> {
     let rows_of = |name: &str| extents(name).and_then(|extents| extents.get(1).copied());
-    if let Some(start) = name.strip_suffix("attn_qkv.weight") {
-        let (mut parts, mut own) = (Vec::new(), 0);
-        for part in ["attn_q.weight", "attn_k.weight", "attn_v.weight"] {
-            let name = format!("{start}{part}");
-            let rows = rows_of(&name)?;
-            parts.push(FusedPart { name, first: 0, rows, own });
-            own += rows;
+    let (layer, what) = name.strip_suffix(".weight")?.rsplit_once('.')?;
+    let named = |what: &str| format!("{layer}.{what}.weight");
+    for (whole, parts) in JOINED {
+        if what == whole {
+            let (mut found, mut own) = (Vec::new(), 0);
+            for part in parts {
+                let name = named(part);
+                let rows = rows_of(&name)?;
+                found.push(FusedPart { name, first: 0, rows, own });
+                own += rows;
+            }
+            return (own == rows).then_some(found);
         }
-        return (own == rows).then_some(parts);
-    }
-    for (part, back) in
-        [("attn_q.weight", None), ("attn_k.weight", Some(2)), ("attn_v.weight", Some(1))]
-    {
-        if let Some(start) = name.strip_suffix(part) {
-            let fused = format!("{start}attn_qkv.weight");
-            let all = rows_of(&fused)?;
-            // Keys and values have as many rows, and follow the queries.
-            let first = match back {
-                None => 0,
-                Some(back) => all.checked_sub(rows.checked_mul(back)?)?,
-            };
-            return (first + rows <= all)
-                .then(|| vec![FusedPart { name: fused, first, rows, own: 0 }]);
-        }
+        let Some(i) = parts.iter().position(|part| *part == what) else { continue };
+        let name = named(whole);
+        let all = rows_of(&name)?;
+        // All but the first have as many rows: keys and values, which follow the queries.
+        let after = rows.checked_mul((parts.len() - i) as u64)?;
+        let first = if i == 0 { 0 } else { all.checked_sub(after)? };
+        return (first + rows <= all).then(|| vec![FusedPart { name, first, rows, own: 0 }]);
     }
     None
 }

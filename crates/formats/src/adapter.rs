@@ -30,6 +30,11 @@ use crate::text::shown;
 pub const MAX_RANK: u64 = 4096;
 /// The name of the embedding, whose factors are stored differently.
 pub const EMBEDDING: &str = "token_embd.weight";
+/// Names of tensors that are rows of another one, in its order, where a file has that instead of them.
+pub const JOINED: [(&str, &[&str]); 2] = [
+    ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
+    ("ffn_gate_up_exps", &["ffn_gate_exps", "ffn_up_exps"]),
+];
 /// Begins the keys of adapters.
 const KEYS: &str = "adapter.";
 

@@ -1,6 +1,6 @@
 //! Headers of adapters: what is right, and one mistake of each kind.
 
-use alight_formats::adapter::{AdapterError, AdapterFile, TensorChange};
+use alight_formats::adapter::{AdapterError, AdapterFile, MAX_RANK, TensorChange};
 use alight_formats::gguf::{self, write::Builder};
 use alight_formats::{GgmlType, GgmlType::F32};
 
@@ -124,4 +124,66 @@ fn each_mistake_is_named() {
     let bytes = with(other, PAIR);
     let found = AdapterFile::read(&gguf::parse(&bytes[..]).unwrap());
     assert_eq!(found, Err(AdapterError::Kind { found: "ia3".into() }));
+}
+
+/// Every bit of a header flipped, and every number in it replaced: what is accepted has whole pairs of factors that fit each other.
+#[test]
+fn whatever_is_changed_in_a_header_no_half_adapter_is_read() {
+    let mut file = builder();
+    file.f32("adapter.lora.alpha", 8.0).u32s("adapter.alora.invocation_tokens", &[1, 2]);
+    let tensors: Tensors<'_> = &[
+        PAIR[0],
+        PAIR[1],
+        ("blk.0.attn_q.weight.lora_magnitude", F32, &[64]),
+        ("output.weight.lora_override", GgmlType::Q8_0, &[32, 2]),
+        ("token_embd.weight.lora_a", F32, &[2, 100]),
+        ("token_embd.weight.lora_b", F32, &[2, 32]),
+        ("blk.0.ffn_up_exps.weight.lora_a", GgmlType::F16, &[32, 3, 5]),
+        ("blk.0.ffn_up_exps.weight.lora_b", GgmlType::F16, &[3, 48, 5]),
+    ];
+    let bytes = with(file, tensors);
+    let header = gguf::parse(&bytes[..]).unwrap().header_len as usize;
+    let (mut read, mut refused) = (0, 0);
+    let mut check = |bytes: &[u8]| {
+        let Ok(parsed) = gguf::parse(bytes) else { return };
+        let adapter = match AdapterFile::read(&parsed) {
+            Ok(adapter) => adapter,
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.len() < 2000 && !text.chars().any(char::is_control), "{text:?}");
+                refused += 1;
+                return;
+            }
+        };
+        read += 1;
+        assert!(adapter.alpha.is_finite());
+        let mut count = 0;
+        for change in adapter.changes.values() {
+            count += match change {
+                TensorChange::LowRank(factors) => {
+                    assert!((1..=MAX_RANK).contains(&factors.rank));
+                    assert_eq!(factors.a.ne[2..], factors.b.ne[2..]);
+                    2 + usize::from(factors.bias.is_some())
+                        + usize::from(factors.magnitude.is_some())
+                }
+                TensorChange::Delta(_) | TensorChange::Override(_) => 1,
+            };
+        }
+        assert_eq!(count, parsed.tensors.len(), "all tensors are in changes");
+    };
+    for bit in 0..8 * header {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        check(&flipped);
+    }
+    for at in 0..header - 8 {
+        for number in [0, 1, 4097, u64::from(u32::MAX), i64::MAX as u64, u64::MAX] {
+            for len in [4, 8] {
+                let mut other = bytes.clone();
+                other[at..at + len].copy_from_slice(&number.to_le_bytes()[..len]);
+                check(&other);
+            }
+        }
+    }
+    assert!(read > 100 && refused > 100, "{read} were read, {refused} refused");
 }

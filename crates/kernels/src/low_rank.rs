@@ -74,10 +74,10 @@ impl<'a> Numbers<'a> {
 
     /// Calls `f` for stretches of them as f32: their range, and the numbers.
     pub fn each_stretch(self, isa: Isa, mut f: impl FnMut(Range<usize>, &[f32])) {
-        let mut room = [0.0; CONVERTED];
+        let mut converted = [0.0; CONVERTED];
         for first in (0..self.len()).step_by(CONVERTED) {
             let range = first..self.len().min(first + CONVERTED);
-            let to = &mut room[..range.len()];
+            let to = &mut converted[..range.len()];
             match self.range(range.clone()) {
                 Numbers::F32(values) => {
                     f(range, values);
@@ -118,7 +118,7 @@ pub fn multiply(isa: Isa, a: Numbers<'_>, x: &[&[f32]], out: &mut [f32], stride:
     let Some(cols) = x.first().map(|x| x.len()).filter(|cols| *cols > 0) else { return };
     let rank = a.len() / cols;
     assert!(a.len() == rank * cols && x.iter().all(|x| x.len() == cols), "columns of a factor");
-    assert!((x.len() - 1) * stride + rank <= out.len(), "room for products of a factor");
+    assert!((x.len() - 1) * stride + rank <= out.len(), "a buffer for products of a factor");
     by_level!(isa, (a: Numbers<'_>, x: &[&[f32]], out: &mut [f32], stride: usize) -> (), multiply_lanes)
 }
 
@@ -145,11 +145,11 @@ trait Element {
     unsafe fn load<S: Lanes>(p: *const Self::Stored, n: usize) -> S::V;
 }
 
-struct Single;
-struct Half;
-struct Brain;
+struct StoredF32;
+struct StoredF16;
+struct StoredBf16;
 
-impl Element for Single {
+impl Element for StoredF32 {
     type Stored = f32;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const f32, n: usize) -> S::V {
@@ -158,7 +158,7 @@ impl Element for Single {
     }
 }
 
-impl Element for Half {
+impl Element for StoredF16 {
     type Stored = u16;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u16, n: usize) -> S::V {
@@ -167,7 +167,7 @@ impl Element for Half {
     }
 }
 
-impl Element for Brain {
+impl Element for StoredBf16 {
     type Stored = u16;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u16, n: usize) -> S::V {
@@ -188,9 +188,9 @@ unsafe fn multiply_lanes<S: Lanes>(a: Numbers<'_>, x: &[&[f32]], out: &mut [f32]
     // SAFETY: the caller vouches for the features and the lengths.
     unsafe {
         match a {
-            Numbers::F32(a) => multiply_of::<S, Single>(a, x, out, stride),
-            Numbers::F16(a) => multiply_of::<S, Half>(a, x, out, stride),
-            Numbers::BF16(a) => multiply_of::<S, Brain>(a, x, out, stride),
+            Numbers::F32(a) => multiply_of::<S, StoredF32>(a, x, out, stride),
+            Numbers::F16(a) => multiply_of::<S, StoredF16>(a, x, out, stride),
+            Numbers::BF16(a) => multiply_of::<S, StoredBf16>(a, x, out, stride),
         }
     }
 }
@@ -322,9 +322,9 @@ unsafe fn add_lanes<S: Lanes>(b: Numbers<'_>, step: usize, ax: &[f32], s: f32, o
     // SAFETY: the caller vouches for the features and the lengths.
     unsafe {
         match b {
-            Numbers::F32(b) => add_of::<S, Single>(b, step, ax, s, out),
-            Numbers::F16(b) => add_of::<S, Half>(b, step, ax, s, out),
-            Numbers::BF16(b) => add_of::<S, Brain>(b, step, ax, s, out),
+            Numbers::F32(b) => add_of::<S, StoredF32>(b, step, ax, s, out),
+            Numbers::F16(b) => add_of::<S, StoredF16>(b, step, ax, s, out),
+            Numbers::BF16(b) => add_of::<S, StoredBf16>(b, step, ax, s, out),
         }
     }
 }

@@ -133,7 +133,7 @@ fn shared_work_is_done_once() {
 }
 
 #[test]
-#[should_panic(expected = "room for all pieces")]
-fn shared_work_has_room() {
+#[should_panic(expected = "a buffer for all pieces")]
+fn shared_work_has_a_buffer_for_all_of_it() {
     _ = SharedWork::new(vec![0.0; 5], 2, 3);
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use alight_files::FilesError;
-use alight_formats::adapter::{AdapterFile, LowRankFactors, TensorChange, factor};
+use alight_formats::adapter::{AdapterFile, JOINED, LowRankFactors, TensorChange, factor};
 use alight_formats::gguf::TensorInfo;
 use alight_kernels::dequant::dequantize_row;
 use alight_kernels::low_rank::Numbers;
 use alight_kernels::{Isa, WeightType, vec};
-use alight_pages::Map;
+use alight_pages::{Map, Stamp};
 use sha2::{Digest, Sha256};
 
 use crate::adapters::{
@@ -21,12 +21,6 @@ use crate::adapters::{
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::tensors::Linear;
-
-/// Names of tensors that are rows of another one, in its order, where a file has that instead of them.
-const JOINED: [(&str, &[&str]); 2] = [
-    ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
-    ("ffn_gate_up_exps", &["ffn_gate_exps", "ffn_up_exps"]),
-];
 
 /// The table of the embeddings of segments.
 const SEGMENTS: &str = "token_types.weight";
@@ -38,8 +32,23 @@ impl Model {
     /// # Errors
     /// The file is not an adapter, or not one for this model, or has something that would not be applied.
     pub fn open_adapter(&self, path: &Path) -> Result<Adapter, AdapterOpenError> {
+        self.open_adapter_again(path, None)
+    }
+
+    /// As [`Model::open_adapter`], of a file that had a stamp and a hash when it was open before: while it has that stamp, it is not read for its hash.
+    ///
+    /// # Errors
+    /// As [`Model::open_adapter`].
+    pub fn open_adapter_again(
+        &self,
+        path: &Path,
+        before: Option<&(Stamp, [u8; 32])>,
+    ) -> Result<Adapter, AdapterOpenError> {
         let map = Arc::new(Map::open(path)?);
-        let hash = Sha256::digest(map.bytes()).into();
+        let hash = match before {
+            Some((stamp, hash)) if stamp == map.stamp() => *hash,
+            _ => Sha256::digest(map.bytes()).into(),
+        };
         map.check()?;
         let header = alight_files::copy(&map);
         let gguf = alight_files::parse(&map, &header)?;

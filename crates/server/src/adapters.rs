@@ -35,6 +35,8 @@ pub struct ServedAdapter {
 struct Named {
     served: ServedAdapter,
     open: Option<OpenAdapter>,
+    /// Stamp and hash of its file when it was last opened: they are kept when it is closed.
+    known: Option<(Stamp, [u8; 32])>,
 }
 
 /// An adapter that is open.
@@ -132,7 +134,7 @@ impl Adapters {
         self.look_into_folder();
         let state = self.state();
         let listed = state.numbers.iter().map(|(name, id)| {
-            let Named { served, open } = &state.all[*id];
+            let Named { served, open, .. } = &state.all[*id];
             let text = |text: fn(&Adapter) -> Option<&str>| {
                 let open = open.as_ref().and_then(|open| text(&open.adapter));
                 open.unwrap_or_default().to_owned()
@@ -153,10 +155,10 @@ impl Adapters {
 
     /// Opens an adapter by its number, unless it is open and its file is the same.
     fn open(&self, id: usize) -> Result<Arc<Adapter>, Failure> {
-        let (path, name) = {
+        let (path, name, known) = {
             let state = self.state();
-            let served = &state.all[id].served;
-            (served.path.clone(), served.name.clone())
+            let Named { served, known, .. } = &state.all[id];
+            (served.path.clone(), served.name.clone(), *known)
         };
         let failed =
             |why: String| Failure::invalid(format!("the adapter {name:?} cannot be used: {why}"));
@@ -175,13 +177,14 @@ impl Adapters {
             }
         }
         // Others are served meanwhile.
-        let adapter = self.model.open_adapter(&path).map_err(|error| {
+        let adapter = self.model.open_adapter_again(&path, known.as_ref()).map_err(|error| {
             // The client knows its name and not its file.
             failed(error.to_string().replace(&*path.to_string_lossy(), &file_name(&path)))
         })?;
         let adapter = Arc::new(adapter);
         let mut state = self.state();
         let used = state.clock;
+        state.all[id].known = Some((*adapter.stamp(), *adapter.hash()));
         state.all[id].open = Some(OpenAdapter { adapter: Arc::clone(&adapter), file, used });
         state.forget_rare();
         Ok(adapter)
@@ -315,6 +318,8 @@ impl Adapters {
                     let id = *id;
                     let before = std::mem::replace(&mut state.all[id].served.path, path.into());
                     let open = state.all[id].open.take();
+                    // The file may have been changed in a way that its times do not tell.
+                    state.all[id].known = None;
                     drop(state);
                     return self.open(id).map(|_| ()).inspect_err(|_| {
                         let mut state = self.state();
@@ -350,7 +355,7 @@ impl Adapters {
 impl State {
     fn add(&mut self, served: ServedAdapter) {
         self.numbers.insert(served.name.clone(), self.all.len());
-        self.all.push(Named { served, open: None });
+        self.all.push(Named { served, open: None, known: None });
     }
 
     /// Forgets those that were not used for the longest time, if too many are open.

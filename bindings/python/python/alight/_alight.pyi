@@ -651,6 +651,8 @@ class Options(TypedDict, total=False):
     """The answer follows this grammar: llama.cpp's GBNF, or llguidance's Lark if it begins with `%llguidance`."""
     regex: str | None
     """The answer matches this regular expression, from its beginning to its end."""
+    lora: str | dict[str, float] | None
+    """An adapter that the model was opened with, by its name, or several with their scales; `None`: the model as it is."""
 
 @type_check_only
 class Logprob(TypedDict):
@@ -768,6 +770,7 @@ class Model:
         strict: bool = False,
         offline: bool = False,
         isa: str | None = None,
+        lora: dict[str, str | os.PathLike[str]] | None = None,
     ) -> Model:
         """Opens a GGUF file, or a folder with one model in it. The weights are mapped, and loaded in the background.
 
@@ -779,7 +782,7 @@ class Model:
         `prompt_cache`: bytes of memory for what was computed of prompts, for those that begin alike. `memory`: bytes that the
         model may take. `draft`: a smaller model that proposes tokens. `pack`: the model is packed once, as by `alight run --pack`, and
         the packed file is used from then on; where none can be kept, there is a warning, and the model is used as it is. `strict`: a file whose metadata makes answers doubtful (keys that are not read, a
-        pre-tokeniser that does not fit the vocabulary) is refused; without it there is a warning. The others are the options of `alight run`."""
+        pre-tokeniser that does not fit the vocabulary) is refused; without it there is a warning. `lora`: LoRA adapters that answers may have, by their names. The others are the options of `alight run`."""
     @property
     def path(self) -> Path: ...
     @property

@@ -162,11 +162,6 @@ fn sequences(text: &str) -> Result<usize, String> {
 /// Runs the command.
 pub fn main(args: BatchArgs) -> Outcome {
     args.sampling.check()?;
-    if args.record {
-        args.lora.refuse(
-            "does not go with --record: a record does not say which adapters an answer has",
-        )?;
-    }
     let input = Input::open(args.input.as_deref())?;
     let output = args.output.as_ref().filter(|path| path.as_path() != Path::new("-"));
     if let Some(path) = output {
@@ -211,8 +206,9 @@ pub fn main(args: BatchArgs) -> Outcome {
     let progress = Progress::new(shown, input.len);
     let source = input.path.map(Path::to_owned);
     let goes_on = file.is_some();
-    let recorder =
-        args.record.then(|| Arc::new(Recorder::new(model, &args.engine, engine.context())));
+    let recorder = args
+        .record
+        .then(|| Arc::new(Recorder::new(model, &args.engine, engine.context(), &adapters)));
     let reader = args.reader(input, model, engine.context(), run, done, keys);
     let (send, events) = channel();
     let mut batch = Batch {

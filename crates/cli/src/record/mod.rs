@@ -13,7 +13,7 @@ mod request;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use alight_kernels::ARITHMETIC;
-use alight_model::{Model, ModelContent, Precision};
+use alight_model::{AdapterSet, Model, ModelContent, Precision};
 use alight_server::date;
 use alight_text::Vocabulary;
 use serde::Serialize;
@@ -38,6 +38,9 @@ pub struct Record {
     date: String,
     model: RecordedModel,
     computed: ComputationRecord,
+    /// The adapters of the answer; left out where it has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lora: Vec<RecordedAdapter>,
     /// The hash of the chat template that built the prompt; null where none did.
     template: Option<String>,
     request: Map<String, Value>,
@@ -76,6 +79,16 @@ pub struct RecordedModel {
     pub main_type: Option<String>,
     /// See [`Model::content`]; null if the file was still being fetched.
     pub hash: Option<String>,
+}
+
+/// An adapter of an answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecordedAdapter {
+    /// The name of its file.
+    pub name: String,
+    /// SHA-256 of the file.
+    pub hash: String,
+    pub scale: f32,
 }
 
 /// How it was computed. `context`, `prompt_precision` and `cache_type` are options; the rest should not matter.
@@ -130,16 +143,23 @@ impl RecordedFinish {
 #[derive(Clone, Debug)]
 pub struct Recorder {
     model: RecordedModel,
+    lora: Vec<RecordedAdapter>,
     computed: ComputationRecord,
     template: Option<String>,
 }
 
 impl Recorder {
-    /// Creates the recorder of this model, computed with these options in sequences of this number of positions.
-    pub fn new(model: &Model, how: &HowArgs, context: usize) -> Recorder {
+    /// Creates the recorder of this model with these adapters, computed with these options in sequences of this number of positions.
+    pub fn new(model: &Model, how: &HowArgs, context: usize, adapters: &AdapterSet) -> Recorder {
         let content = content(model);
         let source = model.vocabulary().template_source();
+        let lora = adapters.iter().map(|(adapter, scale)| RecordedAdapter {
+            name: adapter.path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            hash: hexadecimal(adapter.hash()),
+            scale,
+        });
         Recorder {
+            lora: lora.collect(),
             model: RecordedModel {
                 name: model.name().to_owned(),
                 architecture: content.map(|content| content.architecture.clone()),
@@ -172,6 +192,7 @@ impl Recorder {
             date: date(now.as_secs()),
             model: self.model.clone(),
             computed: self.computed.clone(),
+            lora: self.lora.clone(),
             template: self.template.clone().filter(|_| templated),
             request,
             answer,

@@ -14,7 +14,7 @@ use alight_text::{Style, Vocabulary};
 use serde_json::{Map, Value};
 
 use super::request::{AFTER_THINKING, TOOL_FORMAT, TOOLS};
-use super::{FORMAT, PRECISIONS, Program, RecordedFinish, RecordedModel, bits};
+use super::{FORMAT, PRECISIONS, Program, RecordedAdapter, RecordedFinish, RecordedModel, bits};
 use crate::body_options::{BodyOptions, OptionDefaults, token_ids};
 
 /// Where a record has its notation.
@@ -29,6 +29,7 @@ pub struct ReadRecord {
     pub context: usize,
     pub prompt_precision: Precision,
     pub cache_type: KvType,
+    pub lora: Vec<RecordedAdapter>,
     request: Map<String, Value>,
     pub finish: RecordedFinish,
     /// The tokens of the answer.
@@ -41,6 +42,23 @@ pub enum FoundRecord {
     Record(Box<ReadRecord>),
     /// The result of a line of a batch that has no answer.
     Failed,
+}
+
+/// Reads an adapter of a record.
+fn adapter(value: Value) -> Result<RecordedAdapter, Refusal> {
+    let wrong = |message: String| Refusal::invalid("lora", message);
+    let Value::Object(object) = value else {
+        return Err(wrong(format!("it has {}, expected objects", kind(&value))));
+    };
+    let mut fields = Fields::new(object);
+    let scale = fields.read("scale", "a finite number", |value| {
+        Some(value.as_f64()? as f32).filter(|scale| scale.is_finite())
+    })?;
+    Ok(RecordedAdapter {
+        name: fields.string("name")?.unwrap_or_default(),
+        hash: required(fields.string("hash")?, "hash")?,
+        scale: required(scale, "scale")?,
+    })
 }
 
 impl ReadRecord {
@@ -127,6 +145,8 @@ impl ReadRecord {
             })?;
             Ok((required(finish, "finish")?, required(tokens, "tokens")?))
         })?;
+        let lora = fields.list("lora")?.unwrap_or_default().into_iter().map(adapter);
+        let lora = lora.collect::<Result<_, _>>()?;
         let request = required(fields.object("request")?, "request")?;
         Ok(ReadRecord {
             program,
@@ -135,6 +155,7 @@ impl ReadRecord {
             context,
             prompt_precision,
             cache_type,
+            lora,
             request,
             finish,
             tokens,

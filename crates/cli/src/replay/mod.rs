@@ -15,9 +15,10 @@ mod report;
 mod source;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use alight_chat::grammar::{Grammars, NotHeld};
-use alight_model::Model;
+use alight_model::{Adapter, AdapterSet, Model};
 use alight_text::Vocabulary;
 use alight_text::output::Format;
 use anyhow::anyhow;
@@ -27,10 +28,10 @@ use clap::parser::ValueSource;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop, chain};
-use crate::record::{FoundRecord, ReadRecord};
+use crate::record::{FoundRecord, ReadRecord, RecordedAdapter, hexadecimal};
 use crate::{output, say};
 use compare::{AnswerComparison, Replayer, Wish};
-use reasons::ThisRun;
+use reasons::{ThisRun, digits, shown};
 use report::{Place, ReplaySummary};
 use source::{RecordLine, Records};
 
@@ -71,6 +72,10 @@ pub struct ReplayArgs {
     /// Write a line of JSON for each record
     #[arg(long)]
     json: bool,
+
+    /// A LoRA adapter that records name; may be given several times. Their scales are the records'
+    #[arg(long, value_name = "FILE", value_delimiter = ',', action = clap::ArgAction::Append)]
+    lora: Vec<PathBuf>,
 
     #[command(flatten)]
     engine: EngineArgs,
@@ -115,11 +120,15 @@ pub fn main(args: &ReplayArgs, given: &ArgMatches) -> Outcome {
         model.vocabulary_mut().set_output_format(format);
     }
     let model: &'static Model = Box::leak(model);
+    let open = |path: &PathBuf| model.open_adapter(path).map(Arc::new);
+    let adapters = args.lora.iter().map(open).collect::<Result<Vec<_>, _>>();
+    let adapters = adapters.map_err(|error| unusable(anyhow!(error)))?;
     let mut replay = ReplayRun {
         args,
         name: records.name().to_owned(),
         are_several: next.is_some(),
         this: ThisRun::of(model),
+        adapters,
         grammars: Grammars::new(model.vocabulary()),
         replayer: Replayer::new(model, Interrupt::catch()?),
         vocabulary: model.vocabulary(),
@@ -143,6 +152,8 @@ struct ReplayRun<'a> {
     /// True if the file has more than one record.
     are_several: bool,
     this: ThisRun,
+    /// Those that records may name.
+    adapters: Vec<Arc<Adapter>>,
     grammars: Grammars,
     replayer: Replayer,
     vocabulary: &'static Vocabulary,
@@ -171,17 +182,40 @@ impl ReplayRun<'_> {
             .check_tool_format(self.format)
             .map_err(NotHeld::Refused)
             .and_then(|()| record.requested(self.vocabulary, &self.grammars));
-        let request = match requested {
+        let mut request = match requested {
             Ok(request) => request,
             Err(NotHeld::Refused(refusal)) => return self.unreadable(&place, &refusal.message),
             Err(why @ NotHeld::Compiler(_)) => return self.unreadable(&place, &why.to_string()),
         };
+        match self.adapters(&record) {
+            Ok(adapters) => request.request.adapters = adapters,
+            Err(why) => return self.unreadable(&place, &why),
+        }
         let wish = Wish { logprobs: self.args.logprobs, everywhere: self.args.json };
         match self.replayer.compare(&record, request, wish) {
             Ok(comparison) => self.compared(&place, &record, &comparison),
             Err(Stop::Failed(error)) => self.unreadable(&place, &chain(&error)),
             Err(stop) => Err(stop),
         }
+    }
+
+    /// Returns the adapters of a record.
+    ///
+    /// # Errors
+    /// One of them was not given.
+    fn adapters(&self, record: &ReadRecord) -> Result<AdapterSet, String> {
+        let find = |recorded: &RecordedAdapter| {
+            let is_it = |adapter: &&Arc<Adapter>| hexadecimal(adapter.hash()) == recorded.hash;
+            let found = self.adapters.iter().find(is_it).ok_or_else(|| {
+                format!(
+                    "the answer has the adapter '{}' ({}): give its file with --lora",
+                    shown(&recorded.name),
+                    digits(&recorded.hash)
+                )
+            })?;
+            Ok((Arc::clone(found), recorded.scale))
+        };
+        Ok(AdapterSet::new(record.lora.iter().map(find).collect::<Result<Vec<_>, String>>()?))
     }
 
     /// Reports a comparison.

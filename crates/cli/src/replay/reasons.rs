@@ -96,14 +96,14 @@ impl ThisRun {
 }
 
 /// The first digits of a hash.
-fn digits(hash: &str) -> &str {
+pub fn digits(hash: &str) -> &str {
     hash.get(..DIGITS)
         .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .unwrap_or("unknown")
 }
 
 /// A text from a record, in which nothing drives a terminal.
-fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let line = one_line(text);
     match line.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &line[..end]),

@@ -22,7 +22,9 @@ use std::time::Instant;
 use alight_chat::grammar::{AnswerRules, Held, PromptConstraint};
 use alight_chat::thinking::ThinkingBudget;
 use alight_files::folders;
-use alight_model::{Finish, GenerateOptions, Model, ModelError, SamplerOptions, Speculate};
+use alight_model::{
+    AdapterSet, Finish, GenerateOptions, Model, ModelError, SamplerOptions, Speculate,
+};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
@@ -215,7 +217,8 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         true => coming::begin(&mut args.model, args.engine.hub.offline)?,
         false => None,
     };
-    let mut front = Front { args: &args, source, held: None, started };
+    let adapters = AdapterSet::default();
+    let mut front = Front { args: &args, source, held: None, adapters, started };
     let sampling = args.sampling.options();
     match args.choice.kind {
         EngineKind::Native => {
@@ -263,7 +266,8 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 (sampling, args.sampling.breakers()),
                 &args.engine,
             )?;
-            engine.adapt(&args.lora.open(model)?)?;
+            front.adapters = args.lora.open(model)?;
+            engine.adapt(&front.adapters)?;
             engine.keep_prompts(args.cache.folder()?);
             match &*draft {
                 Some(draft) => engine.draft_with(draft)?,
@@ -387,6 +391,8 @@ struct Front<'a> {
     source: Source<'a>,
     /// The constraint on each answer.
     held: Option<Holding>,
+    /// The adapters of all answers.
+    adapters: AdapterSet,
     started: Instant,
 }
 
@@ -473,11 +479,8 @@ impl Front<'_> {
         thinking_budget: Option<usize>,
         answer: &Answer,
     ) -> Option<Record> {
-        if self.args.lora.are_given() {
-            // A record does not say which adapters an answer has.
-            return None;
-        }
-        let recorder = Recorder::new(about.model?, &self.args.engine, about.context);
+        let context = about.context;
+        let recorder = Recorder::new(about.model?, &self.args.engine, context, &self.adapters);
         let constraint = self.held.as_ref().map(|holding| holding.field.clone());
         let chat = style == Style::Chat;
         let tool_format = self.args.template.tool_format();

@@ -9,8 +9,8 @@ const SPINS: u32 = 1 << 12;
 
 /// A buffer in pieces, each of which one thread computes.
 ///
-/// A thread that needs the results computes pieces that nobody has begun, and then waits for those that others have begun. Nobody waits for a thread that
-/// does not compute one, so threads may come in any order, and one alone as well.
+/// A thread that needs the results computes pieces that have not been begun, and then waits for those that others have begun. It never waits for a thread
+/// that does not compute one, so threads may come in any order, and one alone as well.
 #[derive(Debug)]
 pub struct SharedWork {
     /// The parts of a vector that is this value's: its first element, its length and its capacity.
@@ -20,7 +20,7 @@ pub struct SharedWork {
     /// Elements of each piece.
     piece: usize,
     pieces: usize,
-    /// The first piece that nobody has begun, and the number of those that are computed.
+    /// The first piece that has not been begun, and the number of those that are computed.
     next: AtomicUsize,
     done: AtomicUsize,
     owns: PhantomData<Vec<f32>>,
@@ -31,7 +31,7 @@ unsafe impl Send for SharedWork {}
 // SAFETY: as above.
 unsafe impl Sync for SharedWork {}
 
-/// Counts a piece as computed, also if computing it panics, so that nobody waits for ever.
+/// Counts a piece as computed, also if computing it panics, so that no thread waits for ever.
 struct Done<'a>(&'a AtomicUsize);
 
 impl Drop for Done<'_> {
@@ -46,7 +46,7 @@ impl SharedWork {
     /// # Panics
     /// If the buffer is shorter than all pieces.
     pub fn new(buffer: Vec<f32>, pieces: usize, piece: usize) -> SharedWork {
-        assert!(pieces * piece <= buffer.len(), "room for all pieces");
+        assert!(pieces * piece <= buffer.len(), "a buffer for all pieces");
         let mut buffer = ManuallyDrop::new(buffer);
         let (len, capacity) = (buffer.len(), buffer.capacity());
         SharedWork {
@@ -66,7 +66,7 @@ impl SharedWork {
         if self.done.load(Ordering::Acquire) < self.pieces {
             self.finish(compute);
         }
-        // SAFETY: all pieces are computed, which the counter has made visible, and nobody writes any more.
+        // SAFETY: all pieces are computed, which the counter has made visible, and nothing writes any more.
         unsafe { std::slice::from_raw_parts(self.values, self.pieces * self.piece) }
     }
 

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use alight_pages::{Map, MapError};
+use alight_pages::{Map, MapError, Stamp};
 
 pub use self::error::AdapterOpenError;
 pub(crate) use self::term::{Change, Floats, LowRankTerm, OtherMatrix, TableChange, TableTerm};
@@ -44,6 +44,11 @@ impl Adapter {
     /// SHA-256 of the file: it distinguishes prompts.
     pub fn hash(&self) -> &[u8; 32] {
         &self.hash
+    }
+
+    /// Distinguishes its file from another one under its name.
+    pub fn stamp(&self) -> &Stamp {
+        self.map.stamp()
     }
 
     /// The task that it was trained for, if the file says so.

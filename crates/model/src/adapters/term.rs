@@ -241,8 +241,8 @@ pub(crate) struct TableTerm {
 impl TableTerm {
     /// Adds it to the row of a token.
     fn add(&self, isa: Isa, (map, scale): (&Map, f32), token: usize, row: &mut [f32]) {
-        let (mut room, first) = ([0.0; MAX_RANK as usize], token * self.rank);
-        let ax = &mut room[..self.rank];
+        let (mut buffer, first) = ([0.0; MAX_RANK as usize], token * self.rank);
+        let ax = &mut buffer[..self.rank];
         let a = self.a.get(map).range(first..first + self.rank);
         a.each_stretch(isa, |range, values| ax[range].copy_from_slice(values));
         let scale = factor(self.alpha, self.rank, scale);

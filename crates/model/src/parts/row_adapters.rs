@@ -86,7 +86,7 @@ impl RowAdapters {
         if set.rank() > self.rank {
             self.rank = set.rank();
             // Memory of which nothing is touched before it is used.
-            let buffer = || vec![0.0; (self.slots + BUFFERS * MOST_TOGETHER) * self.rank];
+            let buffer = || vec![0.0; (self.slots + BUFFERS * MAX_TOGETHER) * self.rank];
             let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
             *free = (0..BUFFERS).map(|_| buffer()).collect();
         }
@@ -262,7 +262,7 @@ impl Multiplied<'_, '_> {
 
 /// Slots of which a thread computes the products of first factors at once: more of one adapter are faster together, and few should be enough for all threads.
 const FEW_SLOTS: usize = 32;
-const MOST_TOGETHER: usize = 8;
+const MAX_TOGETHER: usize = 8;
 
 /// The additions of adapters to the products of some projections with packed activations. The products of first factors are computed by the threads of
 /// the region that needs them, when the first of them does.
@@ -288,7 +288,7 @@ impl<'c, 'l> Corrections<'c, 'l> {
         x: &'c Activations,
     ) -> Corrections<'c, 'l> {
         let slots = x.rows().all();
-        let together = if slots <= FEW_SLOTS { 1 } else { MOST_TOGETHER };
+        let together = if slots <= FEW_SLOTS { 1 } else { MAX_TOGETHER };
         let pieces = slots.div_ceil(together);
         let mut made =
             Corrections { adapters, row_of, x, multiplied, work: None, slots, together, pieces };
@@ -330,7 +330,7 @@ impl<'c, 'l> Corrections<'c, 'l> {
                 })
             };
             let count = 1 + (slot + 1..end).take_while(alike).count();
-            let mut x: [&[f32]; MOST_TOGETHER] = [&[]; MOST_TOGETHER];
+            let mut x: [&[f32]; MAX_TOGETHER] = [&[]; MAX_TOGETHER];
             x.iter_mut().take(count).enumerate().for_each(|(j, x)| *x = self.x.float_row(slot + j));
             let mut at = (slot - first) * rank;
             for (adapter, _) in set.iter() {
