@@ -22,7 +22,7 @@ pub enum From<'a> {
 
 impl From<'_> {
     /// Returns where the text is, as a sentence has it after the text's name.
-    fn place(self) -> String {
+    pub fn place(self) -> String {
         match self {
             From::File(_) => format!("in {self}"),
             From::Stdin => format!("on {self}"),

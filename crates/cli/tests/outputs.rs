@@ -144,7 +144,7 @@ fn a_link_that_leads_nowhere_is_not_replaced_unasked() {
     }
     symlink("nowhere", &to).unwrap();
     for args in makers(text(&from), text(&packed), text(&to)) {
-        fails(&alight(&args), &["out: is a link that leads nowhere", "--force"]);
+        fails(&alight(&args), &["out' is a link that leads nowhere", "--force"]);
         assert!(fs::symlink_metadata(&to).unwrap().is_symlink());
     }
     assert_eq!(names(dir.path()), ["out", "packed.gguf", "source.gguf"]);
@@ -169,7 +169,7 @@ fn a_pipe_for_a_reference_is_refused_and_not_waited_for() {
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let args = ["perplexity", "/nowhere.gguf", "--kl-base", text(&pipe)];
-    at_once(&args).fails(1, &["pipe: is a pipe, expected a regular file"]);
+    at_once(&args).fails(1, &["pipe' is a pipe, expected a regular file"]);
     at_once(&["bench", "load", text(&pipe), "--no-packed"]).fails(1, &["is not a regular file"]);
 }
 
@@ -228,10 +228,10 @@ fn neither_devices_nor_what_is_measured_nor_anything_unasked() {
             at_once(&args).fails(1, &[why]);
             assert_eq!(names(dir.path()), before, "{args:?}");
         };
-        refuses("old", false, "old: exists already; --force replaces it");
-        refuses("dangling", false, "dangling: is a link that leads nowhere");
+        refuses("old", false, "old' exists already; --force replaces it");
+        refuses("dangling", false, "dangling' is a link that leads nowhere");
         for force in [false, true] {
-            refuses("pipe", force, "pipe: is a pipe, expected a regular file");
+            refuses("pipe", force, "pipe' is a pipe, expected a regular file");
             refuses("/dev/null", force, "is a character device, expected a regular file");
         }
         for name in ["model.gguf", "hard", "soft"] {

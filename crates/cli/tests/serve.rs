@@ -2276,7 +2276,7 @@ fn a_file_that_cannot_be_read_for_a_while_shows_in_the_health_check() {
         let health = health.json();
         let message = health["message"].as_str().unwrap();
         assert_eq!(health["status"], "error");
-        assert!(message.contains(&format!("{name}: was cut short")), "{message}");
+        assert!(message.contains(&format!("{name}' was cut short")), "{message}");
         assert!(!message.contains(folder.path().to_str().unwrap()), "{message}");
         std::io::Write::write_all(&mut file(), &whole).unwrap();
         assert_eq!(ask().json()["choices"], expected);

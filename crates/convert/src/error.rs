@@ -24,6 +24,14 @@ pub enum ConvertError {
     /// The source does not consist of GGUF files that form a model.
     #[error(transparent)]
     Files(FilesError),
+    /// There is no model to convert at a path.
+    #[error("'{}' {problem}", path.display())]
+    NoModel {
+        /// The file or folder.
+        path: PathBuf,
+        /// A clause whose subject is the path.
+        problem: String,
+    },
     /// The header of the new file cannot be made.
     #[error("{}: {source}", path.display())]
     Header {
@@ -103,7 +111,7 @@ pub enum ConvertError {
         dtype: &'static str,
     },
     /// The source of `pack` is packed.
-    #[error("{}: is packed already; `alight unpack` makes the original of it", path.display())]
+    #[error("'{}' is packed already; `alight unpack` restores the original", path.display())]
     AlreadyPacked {
         /// The file.
         path: PathBuf,
@@ -119,7 +127,7 @@ pub enum ConvertError {
         path: PathBuf,
     },
     /// The source of `unpack` is not packed.
-    #[error("{}: is not packed, there is nothing to unpack", path.display())]
+    #[error("'{}' is not packed: there is nothing to unpack", path.display())]
     NotPacked {
         /// The file.
         path: PathBuf,
@@ -279,7 +287,7 @@ pub enum ConvertError {
         expected: String,
     },
     /// The new file would replace one that belongs to its source.
-    #[error("{}: is the source itself, or belongs to it; give another name for the new file", path.display())]
+    #[error("'{}' is the source itself, or belongs to it; give another name for the new file", path.display())]
     SameFile {
         /// The file.
         path: PathBuf,

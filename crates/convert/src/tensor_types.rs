@@ -141,8 +141,8 @@ pub(crate) fn note<'n>(all: impl Iterator<Item = (&'n str, u64, Chosen)>) -> Opt
     };
     let counts = counts.iter().map(of).collect::<Vec<_>>().join(", ");
     Some(format!(
-        "{all} of {matrices} matrices got another type, since their rows are no whole blocks of the one that they were to have: \
-         {counts} (\"{name}\" has {columns} columns, and blocks of {ty} are {})",
+        "{all} of {matrices} matrices got another type, because their rows do not divide into blocks of the intended one: \
+         {counts} (\"{name}\" has {columns} columns, and a block of {ty} has {})",
         ty.block_len()
     ))
 }

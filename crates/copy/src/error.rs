@@ -20,13 +20,13 @@ pub enum CopyError {
         source: io::Error,
     },
     /// A folder, without the option to copy folders.
-    #[error("{}: is a folder; -r copies it with everything in it", path.display())]
+    #[error("'{}' is a folder; -r copies it with everything in it", path.display())]
     Folder {
         /// The source.
         path: PathBuf,
     },
     /// A pipe, socket or device.
-    #[error("{}: is a {kind}; only files, folders and links are copied", path.display())]
+    #[error("'{}' is a {kind}; only files, folders and links are copied", path.display())]
     Special {
         /// The source.
         path: PathBuf,
@@ -34,7 +34,7 @@ pub enum CopyError {
         kind: FileKind,
     },
     /// Source and destination are one file.
-    #[error("{}: is {} itself: there is nothing to copy", to.display(), from.display())]
+    #[error("'{}' is {} itself: there is nothing to copy", to.display(), from.display())]
     SameFile {
         /// The source.
         from: PathBuf,
@@ -43,7 +43,7 @@ pub enum CopyError {
     },
     /// The destination is in the folder to copy.
     #[error(
-        "{}: is in {}, which cannot be copied into itself; give a folder outside of it",
+        "'{}' is in {}, which cannot be copied into itself; give a folder outside of it",
         to.display(), from.display()
     )]
     IntoItself {
@@ -87,7 +87,7 @@ pub enum CopyError {
     Replace(#[from] ReplaceError),
     /// The source has changed since the copy began.
     #[error(
-        "{}: was changed by another program while it was copied; copy it again when that is done",
+        "'{}' was changed by another program while it was copied; copy it again when that is done",
         path.display()
     )]
     Changed {
@@ -96,7 +96,7 @@ pub enum CopyError {
     },
     /// A folder is no longer where it was.
     #[error(
-        "{}: was moved by another program while it was copied, and the rest of it is left out; copy it \
+        "'{}' was moved by another program while it was copied, and the rest of it is left out; copy it \
          again when that is done",
         path.display()
     )]

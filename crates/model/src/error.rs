@@ -65,7 +65,8 @@ pub enum ModelError {
     Cancelled,
     /// The tokens do not fit in the remaining context. Nothing was fed.
     #[error(
-        "the context is full: {used} of {limit} positions are used and {asked} more are needed{}",
+        "{}{}",
+        full(*used, *asked, *limit),
         raise(*used, *asked, *limit, [*trained, *computable])
     )]
     ContextFull {
@@ -265,6 +266,16 @@ fn blame(weight: Option<&str>) -> String {
     }
 }
 
+/// States what is in the context, and what does not fit.
+fn full(used: usize, asked: usize, limit: usize) -> String {
+    match used {
+        0 => format!("the prompt has {asked} tokens, and the context has {limit} positions"),
+        used => format!(
+            "the context is full: {used} of its {limit} positions are used, and {asked} more are needed"
+        ),
+    }
+}
+
 /// Explains how to get a larger context, if there is a way.
 fn raise(used: usize, asked: usize, limit: usize, [trained, computable]: [usize; 2]) -> String {
     let needed = used.saturating_add(asked);
@@ -275,13 +286,11 @@ fn raise(used: usize, asked: usize, limit: usize, [trained, computable]: [usize;
         )
     } else if needed <= trained {
         format!(
-            "; a larger context can be asked for with -c {needed} or more (the model was trained \
-             for {trained})"
+            "; ask for a larger one with -c {needed} or more (the model was trained for {trained})"
         )
     } else if limit < trained {
         format!(
-            "; a larger context can be asked for with -c, but the model was trained for {trained} \
-             positions only"
+            "; ask for a larger one with -c, but the model was trained for {trained} positions only"
         )
     } else {
         format!("; the model was trained for {trained} positions, so a shorter text is needed")

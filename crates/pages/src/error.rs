@@ -1,4 +1,4 @@
-//! Errors of mapped files. Every message begins with the file's path.
+//! Errors of mapped files. Every message names the file first.
 
 use std::fmt;
 use std::io;
@@ -6,12 +6,24 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+/// Says why a file cannot be opened, and what to do where the reason is a common one.
+fn cannot_open(path: &Path, source: &io::Error) -> String {
+    let named = path.display();
+    match source.kind() {
+        io::ErrorKind::NotFound => format!("'{named}' does not exist"),
+        io::ErrorKind::PermissionDenied => {
+            format!("'{named}': permission denied: check that you may read it")
+        }
+        _ => format!("{named}: cannot open: {source}"),
+    }
+}
+
 /// Why a file cannot be mapped or is no longer reliable.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// The file cannot be opened or inspected.
-    #[error("{}: cannot open: {source}", path.display())]
+    #[error("{}", cannot_open(path, source))]
     Open {
         /// The file.
         path: PathBuf,
@@ -19,7 +31,7 @@ pub enum MapError {
         source: io::Error,
     },
     /// A directory, pipe, device or socket.
-    #[error("{}: is a {kind}, expected a regular file", path.display())]
+    #[error("'{}' is a {kind}, expected a regular file", path.display())]
     NotAFile {
         /// The path, as given.
         path: PathBuf,
@@ -27,7 +39,7 @@ pub enum MapError {
         kind: FileKind,
     },
     /// The file has no bytes.
-    #[error("{}: is empty", path.display())]
+    #[error("'{}' is empty", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
@@ -52,7 +64,7 @@ pub enum MapError {
     },
     /// The file has become shorter since it was mapped: results computed from it are invalid.
     #[error(
-        "{}: was cut short while in use: it had {expected} bytes and now has {found}",
+        "'{}' was cut short while in use: it had {expected} bytes and now has {found}",
         path.display()
     )]
     FileShrank {
@@ -65,7 +77,7 @@ pub enum MapError {
     },
     /// The file has changed since it was opened.
     #[error(
-        "{}: was changed by another program while it was read; try again when that is done",
+        "'{}' was changed by another program while it was read; try again when that is done",
         path.display()
     )]
     Changed {

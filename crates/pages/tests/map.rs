@@ -121,7 +121,7 @@ fn what_is_not_a_regular_file_with_content_is_refused_by_name() {
     let missing = folder.path().join("missing");
     let error = Map::open(&missing).unwrap_err();
     assert!(matches!(&error, MapError::Open { path, .. } if *path == missing), "{error:?}");
-    assert!(error.to_string().contains("missing: cannot open"), "{error}");
+    assert!(error.to_string().contains("missing' does not exist"), "{error}");
 
     let dangling = folder.path().join("dangling");
     std::os::unix::fs::symlink(&missing, &dangling).unwrap();

@@ -61,7 +61,9 @@ pub enum InputError {
     #[error("the file's template for reranking has no {0} in it")]
     Template(&'static str),
     /// There is no token at all.
-    #[error("the text has no tokens")]
+    #[error(
+        "the text is empty, and the model adds no token to a text: there is nothing to compute"
+    )]
     Empty,
 }
 

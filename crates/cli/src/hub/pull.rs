@@ -24,10 +24,10 @@ Examples:
   alight pull USER/REPO:model-Q6_K.gguf                  this file
   alight run \"$(alight pull USER/REPO)\" \"Hello\"          it prints the path
   alight pull --offline USER/REPO                        where it is
-  alight pull --list USER/REPO                           what there is, and what fits in memory here
-  alight pull USER/REPO:safetensors                      the folder that `alight convert` reads
-  alight pull --pack USER/REPO                           keep only its packed file, which runs faster
-  alight unpack \"$(alight pull USER/REPO)\" -o model.gguf   of that, the hub's file again
+  alight pull --list USER/REPO                           all, and what fits
+  alight pull USER/REPO:safetensors                      for `alight convert`
+  alight pull --pack USER/REPO                           its packed file alone
+  alight unpack \"$(alight pull USER/REPO)\" -o model.gguf   the hub's file again
 
 A file in the cache is fetched again only if it has changed on the hub. Ctrl-C keeps what was received, \
 and the next pull continues from there. Models are where Hugging Face's own tools have them and look for \

@@ -38,11 +38,11 @@ pub const SUGGESTED: [Suggestion; 3] = [
 
 /// Returns a help text, with these models in front of it.
 pub fn before(help: &str) -> String {
-    let width = SUGGESTED.iter().map(|one| one.name.len()).max().unwrap_or(0);
     let mut text = "Models to begin with:\n".to_owned();
+    // Two lines, which terminals of 80 columns need not break.
     for Suggestion { memory_gb, name, size, good_for } in &SUGGESTED {
         text += &format!(
-            "  alight run {name:width$}  {memory_gb:>2} GB of memory; {size}: {good_for}\n"
+            "  alight run {name}\n      for {memory_gb} GB of memory; {size}: {good_for}\n"
         );
     }
     text + "\n" + help

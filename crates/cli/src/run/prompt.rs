@@ -118,7 +118,8 @@ fn read(from: text_input::From<'_>, strict: bool) -> Outcome<String> {
     };
     if let Some(encoding) = encoding {
         say::note(&format!(
-            "the prompt on {from} is not UTF-8: it is read as {encoding} (--strict-utf8 refuses it)"
+            "the prompt {} is not UTF-8: it is read as {encoding} (--strict-utf8 refuses it)",
+            from.place()
         ));
     }
     if text.ends_with('\n') {

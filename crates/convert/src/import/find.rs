@@ -77,7 +77,7 @@ pub(crate) fn find(path: &Path, small: &SmallFiles) -> Result<Found, ConvertErro
 }
 
 fn no(path: &Path, problem: impl Into<String>) -> ConvertError {
-    ConvertError::Source { path: path.into(), problem: problem.into() }
+    ConvertError::NoModel { path: path.into(), problem: problem.into() }
 }
 
 /// Returns the format of a readable regular file; `None` for any other.
@@ -157,7 +157,7 @@ fn in_folder(folder: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
     }
     Err(no(
         folder,
-        "has no model in it that is known here: neither config.json with .safetensors files \
+        "holds no model that alight knows: neither config.json with .safetensors files \
          (Hugging Face), nor params.json with consolidated.NN.pth (Meta), nor ggml or GGUF files",
     ))
 }
@@ -248,11 +248,15 @@ fn of_file(path: &Path, small: &SmallFiles) -> Result<Found, ConvertError> {
         Some(format) => {
             Err(no(path, format!("is {}: that is no model to convert", format.describe())))
         }
-        None => Err(no(
-            path,
-            "is of no format that is known here (safetensors, PyTorch's .pth, ggml, GGUF, or the index \
+        None => {
+            // A file that cannot be opened has an error of its own.
+            open_file(path)?;
+            Err(no(
+                path,
+                "is in no format that alight knows (safetensors, PyTorch's .pth, ggml, GGUF, or the index \
              of safetensors files)",
-        )),
+            ))
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Makes pieces of the new file.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use alight_formats::GgmlType;
 use alight_formats::ggml::blocks::{BlockError, Losses, convert};
@@ -39,6 +41,8 @@ pub(super) struct Work<'a> {
     /// One for each map.
     pub(super) readers: Vec<Reader<'a>>,
     pub(super) isa: Isa,
+    /// True once the callback has ended the work: a piece takes up to a second to compute.
+    pub(super) stopped: AtomicBool,
 }
 
 /// A tensor and its place.
@@ -154,6 +158,9 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         }
         batch = (batch / per_row).max(1) * per_row;
         while from < to {
+            if self.work.stopped.load(Relaxed) {
+                return Err(ConvertError::Stopped);
+            }
             let next = (from + batch).min(to);
             match placed.transform {
                 Transform::Copy | Transform::UpgradeLegacy(..) => {

@@ -15,6 +15,8 @@ use std::collections::HashMap;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use alight_formats::ggml::blocks::Losses;
 use alight_formats::gguf::MAX_HEADER;
@@ -144,7 +146,14 @@ impl Plan {
         let places: Vec<_> = self.items.iter().zip(&self.starts).map(place).collect();
         let computes = places.iter().any(|placed| matches!(placed.transform, Transform::ViaF32(_)));
         let threads = if computes { threads } else { threads.max(COPIERS) };
-        let work = Work { header: &self.header, places, maps, readers, isa: Isa::best() };
+        let work = Work {
+            header: &self.header,
+            places,
+            maps,
+            readers,
+            isa: Isa::best(),
+            stopped: AtomicBool::new(false),
+        };
         let losses = Mutex::new(Losses::default());
         let lose = |lost| {
             // Nothing panics while holding the lock.
@@ -159,10 +168,18 @@ impl Plan {
             self.len,
             NonZero::new(threads).unwrap_or(NonZero::<usize>::MIN),
             || Pieces::new(&work, lose),
-            &mut |done| on_progress(Progress { done, total }),
+            &mut |done| {
+                let next = on_progress(Progress { done, total });
+                work.stopped.fetch_or(next.is_break(), Relaxed);
+                next
+            },
         );
         // If a source has changed in the meantime, that is the reason for any error in it.
-        if !matches!(made, Err(AssembleError::Stopped | AssembleError::Write { .. })) {
+        let is_stopped = matches!(
+            made,
+            Err(AssembleError::Stopped | AssembleError::Piece(ConvertError::Stopped))
+        );
+        if !is_stopped && !matches!(made, Err(AssembleError::Write { .. })) {
             files.check()?;
         }
         let threads = made.map_err(|error| match error {

@@ -21,7 +21,7 @@ pub enum AdapterOpenError {
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: AdapterError },
 
-    #[error("{}: is one of several shards, expected an adapter in one file", path.display())]
+    #[error("'{}' is one of several shards, expected an adapter in one file", path.display())]
     Shards { path: PathBuf },
 
     #[error(
@@ -42,7 +42,7 @@ pub enum AdapterOpenError {
     #[error("{}: tensor {name:?} has the number {value} at index {index}, expected a finite number", path.display())]
     NotFinite { path: PathBuf, name: String, index: usize, value: f32 },
 
-    #[error("{}: is an activated adapter (metadata \"adapter.alora.invocation_tokens\"), which this version does not apply", path.display())]
+    #[error("'{}' is an activated adapter (metadata \"adapter.alora.invocation_tokens\"), which this version does not apply", path.display())]
     Activated { path: PathBuf },
 }
 

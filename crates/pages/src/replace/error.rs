@@ -1,19 +1,35 @@
 //! Errors of creating a new file.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use alight_types::units;
 use thiserror::Error;
 
 use crate::error::FileKind;
 
+/// Says why a file cannot be created, and what to do where the reason is a common one.
+fn cannot_create(path: &Path, source: &io::Error) -> String {
+    let named = path.display();
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            format!("'{named}' cannot be written: its folder does not exist")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!(
+                "'{named}' cannot be written: permission denied: give a folder that you may write to"
+            )
+        }
+        _ => format!("{named}: cannot write: {source}"),
+    }
+}
+
 /// Why a file was not created. In all cases except the last, the old file is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
     /// The file cannot be created in its folder.
-    #[error("{}: cannot write: {source}", path.display())]
+    #[error("{}", cannot_create(path, source))]
     Create {
         /// The file to be written.
         path: PathBuf,
@@ -30,7 +46,7 @@ pub enum ReplaceError {
     },
     /// The name exists and is not a regular file.
     #[error(
-        "{}: is a {kind}, expected a regular file or none: give another name for the new file",
+        "'{}' is a {kind}, expected a regular file or none: give another name for the new file",
         path.display()
     )]
     NotAFile {
@@ -40,20 +56,20 @@ pub enum ReplaceError {
         kind: FileKind,
     },
     /// A file with that name exists, and the caller did not allow replacing it.
-    #[error("{}: exists already; --force replaces it", path.display())]
+    #[error("'{}' exists already; --force replaces it", path.display())]
     Exists {
         /// The path, as given.
         path: PathBuf,
     },
     /// A link with that name exists, and the caller did not allow replacing it.
-    #[error("{}: is a link that leads nowhere; --force replaces it by a file", path.display())]
+    #[error("'{}' is a link that leads nowhere; --force replaces it by a file", path.display())]
     DanglingLink {
         /// The path, as given.
         path: PathBuf,
     },
     /// A file with that name appeared after the work began, and the caller did not allow replacing it.
     #[error(
-        "{}: appeared while the new file was being made, and is left as it is; --force replaces it",
+        "'{}' appeared while the new file was being made, and is left as it is; --force replaces it",
         path.display()
     )]
     Appeared {
@@ -62,7 +78,7 @@ pub enum ReplaceError {
     },
     /// The new file would replace one of its own inputs.
     #[error(
-        "{}: is the source itself, or belongs to it; give another name for the new file",
+        "'{}' is the source itself, or belongs to it; give another name for the new file",
         path.display()
     )]
     Input {
@@ -89,7 +105,7 @@ pub enum ReplaceError {
     },
     /// The new file is in place, but its folder could not be synced to the disk: if the machine loses
     /// power now, the old file may come back.
-    #[error("{}: is in place, but a loss of power may undo it: {source}", path.display())]
+    #[error("'{}' is in place, but a loss of power may undo it: {source}", path.display())]
     FolderNotSynced {
         /// The file that was written.
         path: PathBuf,

@@ -13,37 +13,49 @@ Runs a command and says what it cost, on stderr.
 Usage: rusage [OPTIONS] [--] COMMAND [ARG...]
 
 Options:
-      --export FORMAT   Report as markdown (a table, a row for each command, medians of its runs), csv (a
-                        row for each run, in seconds and bytes) or json (one line, all there is)
+      --export FORMAT   Report as markdown (a table, a row for each command,
+                        medians of its runs), csv (a row for each run, in
+                        seconds and bytes) or json (one line, all there is)
       --export FORMAT=FILE
-                        Also report in this form to FILE, beside the report; may be repeated
+                        Also report in this form to FILE, beside the report;
+                        may be repeated
       --json            The same as --export json
-  -o, --output FILE     Report to FILE instead of stderr. What is in it stays until there is a report
-  -a, --append          Add to these files instead of replacing them; a csv keeps its one line of names
-  -n, --runs N          Run N times and report medians and spread [default: 1; 10 with --vs]
-  -w, --warmup N        Run N times before, not counted [default: 1 if -n is more than 1; 0 from cold]
-      --vs 'COMMAND'    Compare with this command line, run in turns with the first; may be repeated.
-                        It is split into words as a shell would, but not run by one
+  -o, --output FILE     Report to FILE instead of stderr. What is in it stays
+                        until there is a report
+  -a, --append          Add to these files instead of replacing them; a csv
+                        keeps its one line of names
+  -n, --runs N          Run N times and report medians and spread [default: 1;
+                        10 with --vs]
+  -w, --warmup N        Run N times before, not counted [default: 1 if -n is
+                        more than 1; 0 from cold]
+      --vs 'COMMAND'    Compare with this command line, run in turns with the
+                        first; may be repeated. It is split into words as a
+                        shell would, but not run by one
       --prepare 'COMMAND'
-                        Run this before each run, not counted; where it fails, nothing more is run. It is
-                        split into words as --vs is
-      --ignore-failure  Go on after a run that fails (otherwise it is the last one)
-      --cold FILE       Take FILE (or all files in this folder) out of the page cache before each run,
-                        and prove it; may be repeated
-      --drop-caches     Drop the page cache of the whole machine before each run (needs root)
-      --tree            Report the peak memory of all processes of the command together, daemons among
-                        them, and how many it leaves running
-      --counters        Report the processor's own counters, where the kernel offers them
+                        Run this before each run, not counted; where it fails,
+                        nothing more is run. It is split into words as --vs is
+      --ignore-failure  Go on after a run that fails (otherwise it is the last
+                        one)
+      --cold FILE       Take FILE (or all files in this folder) out of the page
+                        cache before each run, and prove it; may be repeated
+      --drop-caches     Drop the page cache of the whole machine before each run
+                        (needs root)
+      --tree            Report the peak memory of all processes of the command
+                        together, daemons among them, and how many it leaves
+                        running
+      --counters        Report the processor's own counters, where the kernel
+                        offers them
   -h, --help            This text
   -V, --version         The version
 
-Exit status: that of the command, or death by the signal that killed it; 127 if it was not found, 126 if
-it could not be executed, 125 if rusage itself failed before it was run. A report that cannot be written
-is reported on stderr and changes no status. The command's standard streams are its own.
+Exit status: that of the command, or death by the signal that killed it; 127 if
+it was not found, 126 if it could not be executed, 125 if rusage itself failed
+before it was run. A report that cannot be written is reported on stderr and
+changes no status. The command's standard streams are its own.
 
-The kernel's share of processor time is sampled, and means little in short runs. The size of a command
-is that of its largest single process; see --tree. I/O is what had to be read from storage or will have
-to be written to it.
+The kernel's share of processor time is sampled, and means little in short runs.
+The size of a command is that of its largest single process; see --tree. I/O is
+what had to be read from storage or will have to be written to it.
 ";
 
 /// The format of a report.
