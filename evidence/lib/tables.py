@@ -159,6 +159,9 @@ TABLES = {
     ), (Column("file cached, ms", "warm"), Column("nothing cached, ms", "cold"), Column("measured", text="date"), Column("version", text="commit")), caption=False),
     "zen4": Table(BENCHMARKS, "Zen 4, tokens/s", (Pick("zen4", without="Gemma 3 270M Q4_K_M, tg64 at depth 4096"),), SPEED),
     "intel": Table(BENCHMARKS, "Intel, AVX-512, tokens/s", (Pick("intel", without="Gemma 3 270M Q4_K_M, tg32 at depth 4096"),), SPEED),
+    "cells": Table(BENCHMARKS, "Intel, AVX-512, tokens/s", (Pick("cells"),), (
+        PACKED, GGUF, IK, Column("packed / ik_llama.cpp", "packed / ik_llama.cpp"), Column("GGUF / ik_llama.cpp", "GGUF / ik_llama.cpp"),
+        Column("packed, % of the limit", "packed, share of the limit"), Column("GGUF, % of the limit", "GGUF, share of the limit"))),
     "amx": Table(BENCHMARKS, "Intel, AMX, tokens/s", (Pick("amx"),), SPEED),
     "zen3": Table(BENCHMARKS, "Zen 3, AVX2, tokens/s", (Pick("zen3", without="Gemma 3 270M Q4_K_M, tg32 at depth 4096"),), SPEED),
     "mixtures": Table(BENCHMARKS, "Zen 4, tokens/s", (Pick("mixtures"),), (PACKED, GGUF, LLAMA, IK, Column("ours / best peer", "better of ours / best peer"))),
