@@ -15,7 +15,7 @@ from pathlib import Path
 from evidence.lib import common, results
 from evidence.lib.results import Figure, Result
 
-README, BENCHMARKS, PERFORMANCE, CUDA = "README.md", "docs/reference/benchmarks.md", "docs/explanation/performance.md", "docs/explanation/cuda.md"
+README, BENCHMARKS, CELLS, PERFORMANCE, CUDA = "README.md", "docs/reference/benchmarks.md", "docs/reference/benchmarks-intel.md", "docs/explanation/performance.md", "docs/explanation/cuda.md"
 COPY, RUSAGE, CONVERTING = "docs/how-to/copy.md", "docs/how-to/rusage.md", "docs/reference/converting.md"
 SECURITY = "SECURITY.md"
 LOADING, PROMPTS, JAX = "docs/explanation/loading.md", "docs/reference/prompt-cache.md", "docs/reference/jax.md"
@@ -159,7 +159,7 @@ TABLES = {
     ), (Column("file cached, ms", "warm"), Column("nothing cached, ms", "cold"), Column("measured", text="date"), Column("version", text="commit")), caption=False),
     "zen4": Table(BENCHMARKS, "Zen 4, tokens/s", (Pick("zen4", without="Gemma 3 270M Q4_K_M, tg64 at depth 4096"),), SPEED),
     "intel": Table(BENCHMARKS, "Intel, AVX-512, tokens/s", (Pick("intel", without="Gemma 3 270M Q4_K_M, tg32 at depth 4096"),), SPEED),
-    "cells": Table(BENCHMARKS, "Intel, AVX-512, tokens/s", (Pick("cells"),), (
+    "cells": Table(CELLS, "Intel, AVX-512, tokens/s", (Pick("cells"),), (
         PACKED, GGUF, IK, Column("packed / ik_llama.cpp", "packed / ik_llama.cpp"), Column("GGUF / ik_llama.cpp", "GGUF / ik_llama.cpp"),
         Column("packed, % of the limit", "packed, share of the limit"), Column("GGUF, % of the limit", "GGUF, share of the limit"))),
     "amx": Table(BENCHMARKS, "Intel, AMX, tokens/s", (Pick("amx"),), SPEED),

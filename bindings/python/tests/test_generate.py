@@ -364,7 +364,7 @@ def test_errors(model, tmp_path):
         ("", {"raw": True}, alight.PromptError, "no tokens"),
         ([], {}, alight.PromptError, "empty"),
         ([49152], {}, alight.PromptError, "token id 49152 is outside the vocabulary"),
-        ([1] * 5000, {}, alight.ContextFullError, "the context is full: 0 of 4096 .* with context=5000 or more"),
+        ([1] * 5000, {}, alight.ContextFullError, "the prompt has 5000 tokens, and the context has 4096 positions; .* with context=5000 or more"),
         ([1] * 9000, {}, alight.ContextFullError, "with context=…, but the model was trained for 8192"),
         ("x" * 10**7, {}, alight.ContextFullError, "10000000 bytes.* or give a larger context=…$"),
         (3.5, {}, TypeError, "a prompt is a text"),
