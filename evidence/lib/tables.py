@@ -197,6 +197,8 @@ TABLES = {
     "sequences": Table(PERFORMANCE, "sequences at once, tokens/s of all", (Pick("sequences"),), tuple(Column(count, count) for count in ("1", "2", "4", "8", "16"))),
     "drafts": Table(PERFORMANCE, "tokens/s", (Pick("drafts"),), (Column("off", "off", spread=True), Column("auto", "auto", spread=True))),
     "neighbour": Table(PERFORMANCE, "beside a process that spins", (Pick("neighbour"),), (Column("s", "time", spread=True), Column("times idle", "time / idle"))),
+    "cache-types": Table(LOADING, "--cache-type", (Pick("cache-types"),), (
+        Column("perplexity", "perplexity"), Column("perplexity / f16", "perplexity / f16"))),
     "accuracy": Table(PERFORMANCE, "engine", (Pick("accuracy"),), (
         Column("mean KL", "mean KL"), Column("99 %", "99 %"), Column("same first token, %", "same first token"), Column("perplexity / exact", "perplexity / exact"))),
     "context": Table(LOADING, "memory of a process, MiB", (Pick("context"),), tuple(Column(title, name) for title, name in (

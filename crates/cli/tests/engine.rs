@@ -139,7 +139,7 @@ fn reports_tell_of_the_engine() {
     };
     assert_eq!(finish(&["-n", "3"]), "length");
     assert_eq!(finish(&["-c", "5"]), "context");
-    fake.run(&["aa", "--raw", "-c", "2"]).fails(1, &["the context is full: 0 of 2", "-c"]);
+    fake.run(&["aa", "--raw", "-c", "2"]).fails(1, &["the context has 2 positions", "-c"]);
 }
 
 #[test]

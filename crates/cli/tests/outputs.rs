@@ -59,7 +59,7 @@ fn what_appears_during_the_run_is_not_overwritten() {
                 out.succeeds();
                 assert_ne!(fs::read(&to).unwrap(), b"precious", "{args:?}");
             } else {
-                fails(&out, &["out: appeared while", "--force"]);
+                fails(&out, &["out' appeared while", "--force"]);
                 assert_eq!(fs::read(&to).unwrap(), b"precious", "{args:?}");
             }
             assert_eq!(names(dir.path()), ["out", "packed.gguf", "source.gguf"], "{args:?}");
@@ -280,6 +280,6 @@ fn log_probabilities_appear_when_they_are_complete() {
     // What appears meanwhile is not replaced.
     let Some(stopped) = Stopped::making(&args, dir.path()) else { return };
     fs::write(&new, "precious").unwrap();
-    stopped.goes_on().fails(1, &["new: appeared while"]);
+    stopped.goes_on().fails(1, &["new' appeared while"]);
     assert_eq!(fs::read(&new).unwrap(), b"precious");
 }

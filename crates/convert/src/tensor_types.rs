@@ -228,7 +228,7 @@ mod tests {
             text.starts_with("3 of 4 matrices") && text.contains("3 Q4_0 instead of Q2_K"),
             "{text}"
         );
-        assert!(text.contains("576 columns, and blocks of Q2_K are 256"), "{text}");
+        assert!(text.contains("576 columns, and a block of Q2_K has 256"), "{text}");
         assert_eq!(note([of("blk.0.ffn_up.weight", 1536)].into_iter()), None);
     }
 }

@@ -225,7 +225,7 @@ fn what_an_adapter_cannot_be_is_an_error_with_its_name() {
     let folder = temporary();
     fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
     let error = |path: &Path| Conversion::plan(path, Request::default()).err().unwrap().to_string();
-    assert!(error(folder.path()).contains("adapter_model.safetensors: does not exist"));
+    assert!(error(folder.path()).contains("adapter_model.safetensors' does not exist"));
     fs::write(folder.path().join("adapter_model.bin"), b"PK\x03\x04").unwrap();
     assert!(error(folder.path()).contains("pickle"));
     let lone = Made::new();

@@ -354,7 +354,7 @@ fn limits_are_errors_that_leave_the_sequence_alone() {
     assert!(matches!(error, ModelError::TokenRange { id: 300, vocab: 300 }), "{error}");
     session.feed(&[1, 2, 3, 4, 5, 6]).unwrap();
     let error = session.feed(&[1, 2, 3]).unwrap_err().to_string();
-    for part in ["6 of 8", "3 more", "-c 9", "512"] {
+    for part in ["6 of its 8", "3 more", "-c 9", "512"] {
         assert!(error.contains(part), "{error} lacks {part}");
     }
     assert_eq!(session.position(), 6);

@@ -97,7 +97,7 @@ fn what_is_not_a_regular_file_with_content_is_refused_by_name() {
         Err(error @ MapError::NotAFile { .. }) => {
             let MapError::NotAFile { kind, path: ref named } = error else { unreachable!() };
             assert_eq!(named, path);
-            assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
+            assert!(error.to_string().starts_with(&format!("'{}'", path.display())), "{error}");
             kind
         }
         other => panic!("{}: {other:?}", path.display()),
@@ -197,7 +197,7 @@ fn a_file_cut_short_while_mapped_reads_zeros_and_is_named() {
             if *named == path && *expected == 8 * PAGE as u64 && *found == 2 * PAGE as u64),
         "{error:?}"
     );
-    assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
+    assert!(error.to_string().starts_with(&format!("'{}'", path.display())), "{error}");
     // Touching the lost part does not end the process.
     assert_eq!(map.bytes()[..2 * PAGE], before);
     assert_eq!(sum(&map.bytes()[2 * PAGE..]), 0);

@@ -120,9 +120,10 @@ pub fn main(args: &ReplayArgs, given: &ArgMatches) -> Outcome {
         model.vocabulary_mut().set_output_format(format);
     }
     let model: &'static Model = Box::leak(model);
-    let open = |path: &PathBuf| model.open_adapter(path).map(Arc::new);
-    let adapters = args.lora.iter().map(open).collect::<Result<Vec<_>, _>>();
-    let adapters = adapters.map_err(|error| unusable(anyhow!(error)))?;
+    let open = |path: &PathBuf| {
+        model.open_adapter(path).map(Arc::new).map_err(|error| unusable(anyhow!(error)))
+    };
+    let adapters = args.lora.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut replay = ReplayRun {
         args,
         name: records.name().to_owned(),

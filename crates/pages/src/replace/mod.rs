@@ -340,7 +340,7 @@ mod tests {
                     true => assert!(matches!(error, ReplaceError::NotAFile { .. }), "{error}"),
                     false => assert!(matches!(error, ReplaceError::Appeared { .. }), "{error}"),
                 }
-                assert!(error.to_string().starts_with(dest.to_str().unwrap()), "{error}");
+                assert!(error.to_string().starts_with(&format!("'{}'", dest.display())), "{error}");
                 assert_eq!(names(folder.path()), ["packed"]);
 
                 let dest = folder.path().join("file");
