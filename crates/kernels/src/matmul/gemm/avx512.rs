@@ -4,7 +4,8 @@
 //! multiplier at best 80 % (73 %) of its peak.
 
 use super::{Panel, avx512_panel};
-use crate::blocks::{BlockFormat, Formula, WeightType, with_formula, with_rows, with_tiles};
+use crate::blocks::avx512_rows::RowsAvx512;
+use crate::blocks::{Formula, WeightType, with_block, with_formula};
 use crate::matmul::amx;
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -26,28 +27,14 @@ pub(super) unsafe fn panel(
     out: Output<'_>,
     p: &mut Panel,
 ) {
-    let ty = w.weight_type();
     // SAFETY: by the caller's promise.
     unsafe {
-        if ty.is_float() {
-            fill_float(w, rows.clone(), k.clone(), p);
-            return tokens::<Float>(rows, k, x, out, p);
-        }
-        if alight_types::packed::has_tiles(ty.ggml()) {
-            return with_tiles!(
-                ty,
-                Q => {
-                    avx512_panel::fill_as_tiles::<Q>(w, rows.clone(), k.clone(), p);
-                    quantized::<Q>(rows, k, x, out, p);
-                },
-                unreachable!("floats")
-            );
-        }
-        with_rows!(
-            ty,
-            Q => {
-                avx512_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
-                quantized::<Q>(rows, k, x, out, p);
+        with_block!(
+            w.weight_type(),
+            Q => quantized::<Q>(w, rows, k, x, out, p),
+            {
+                fill_float(w, rows.clone(), k.clone(), p);
+                tokens::<Float>(rows, k, x, out, p);
             }
         )
     }
@@ -80,16 +67,17 @@ fn first(n: u32) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
-/// Multiplies a panel that has been filled.
-unsafe fn quantized<Q: BlockFormat>(
+unsafe fn quantized<Q: RowsAvx512>(
+    w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
     x: &Tokens<'_>,
     out: Output<'_>,
-    p: &Panel,
+    p: &mut Panel,
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
+        avx512_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
         with_formula!(
             Q,
             F => if F::SCALES == 1 && x.rows_in_blocks() {
