@@ -377,3 +377,15 @@ macro_rules! by_level {
     }};
 }
 pub(crate) use by_level;
+
+/// Makes the compiler align the stack of the function that calls this to whole lines of the cache. Sums that no register is left for are kept there, and
+/// LLVM aligns a stack for them only if something else has to be aligned: without it a kernel is up to a fifth slower, depending on its callers' frames.
+#[inline(always)]
+pub(crate) fn align_stack() {
+    #[repr(align(64))]
+    struct Line {
+        _bytes: [u8; 64],
+    }
+    let line = std::mem::MaybeUninit::<Line>::uninit();
+    std::hint::black_box(line.as_ptr());
+}

@@ -6,6 +6,7 @@
 use super::{Panel, avx512_panel};
 use crate::blocks::avx512_rows::RowsAvx512;
 use crate::blocks::{Formula, WeightType, with_block, with_formula};
+use crate::lanes::align_stack;
 use crate::matmul::amx;
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
@@ -142,6 +143,7 @@ unsafe fn tile<T: TokenTile, const C: usize>(
     out: Output<'_>,
     p: &Panel,
 ) {
+    align_stack();
     // SAFETY: masked lanes are neither read nor written; the others are ours by the caller's
     // promise.
     unsafe {
