@@ -72,43 +72,15 @@ impl ActSlots<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     pub(super) unsafe fn put_bytes_avx512(&self, t: usize, first: usize, x: &[f32]) {
         let at = TokenOffsets::of(self.rows, self.cols, Precision::Bits8, t);
-        // SAFETY: within the buffers, as in `put`; masked lanes are not written.
+        // SAFETY: within the buffers, as in `put`.
         unsafe {
-            for (g, x) in (first..).step_by(16).zip(x.chunks(16 * 32)) {
-                let groups = x.len() / 32;
-                let (scales, reciprocals) = scales_of_32(x);
-                let mut inv = [0.0; 16];
-                _mm512_storeu_ps(inv.as_mut_ptr(), reciprocals);
-                // The sums of the first and the second half of each group.
-                let mut halves = [[_mm512_setzero_si512(); 16]; 2];
-                for i in 0..groups {
-                    let inv = _mm512_set1_ps(inv[i]);
-                    let out = self.q.add(at.bytes + 32 * (g + i));
-                    for (h, half) in halves.iter_mut().enumerate() {
-                        let v = _mm512_loadu_ps(x.as_ptr().add(32 * i + 16 * h));
-                        half[i] = quantize(_mm512_mul_ps(v, inv), 127.0);
-                        let bytes = unsigned(_mm512_cvtepi32_epi8(half[i]));
-                        _mm_storeu_si128(out.add(16 * h).cast(), bytes);
-                    }
-                }
-                let sums = halves.map(|half| fold(half, |a, b| _mm512_add_epi32(a, b)));
-                let there = ((1u32 << groups) - 1) as __mmask16;
-                let of_32 = _mm512_cvtepi32_ps(_mm512_add_epi32(sums[0], sums[1]));
-                let at = at.scale + g;
-                _mm512_mask_storeu_ps(self.scale.add(at), there, scales);
-                _mm512_mask_storeu_ps(self.s32.add(at), there, _mm512_mul_ps(scales, of_32));
-                if self.formats.sums_of_16 {
-                    let each = sums.map(|sums| {
-                        let mut each = [0.0; 16];
-                        let sums = _mm512_mul_ps(scales, _mm512_cvtepi32_ps(sums));
-                        _mm512_storeu_ps(each.as_mut_ptr(), sums);
-                        each
-                    });
-                    for i in 0..groups {
-                        *self.s16.add(2 * (at + i)) = each[0][i];
-                        *self.s16.add(2 * (at + i) + 1) = each[1][i];
-                    }
-                }
+            for (g, x) in (first..).zip(x.chunks_exact(32)) {
+                let (a, i0, i1) = quantize_32(x.as_ptr());
+                let out = self.q.add(at.bytes + 32 * g);
+                let [b0, b1] = [i0, i1].map(|v| unsigned(_mm512_cvtepi32_epi8(v)));
+                _mm_storeu_si128(out.cast(), b0);
+                _mm_storeu_si128(out.add(16).cast(), b1);
+                self.put_sums(at.scale + g, a, sums_of_16(b0, b1));
             }
         }
     }
@@ -169,48 +141,6 @@ fn quantize(v: __m512, limit: f32) -> __m512i {
     let v = _mm512_min_ps(v, _mm512_set1_ps(limit));
     let v = _mm512_max_ps(v, _mm512_set1_ps(-limit));
     _mm512_maskz_cvtps_epi32(ordered, v)
-}
-
-/// The scales of up to sixteen groups of 32, and their reciprocals, by [`scale_for`].
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn scales_of_32(x: &[f32]) -> (__m512, __m512) {
-    let mut max = [_mm512_setzero_si512(); 16];
-    for (max, x) in max.iter_mut().zip(x.chunks_exact(32)) {
-        // SAFETY: 32 floats.
-        let [a, b] = [0, 16].map(|i| unsafe { _mm512_loadu_ps(x.as_ptr().add(i)) });
-        *max = _mm512_max_epu32(magnitude(a), magnitude(b));
-    }
-    let max = _mm512_castsi512_ps(fold(max, |a, b| _mm512_max_epu32(a, b)));
-    let limit = _mm512_set1_ps(127.0);
-    let (a, inv) = (_mm512_div_ps(max, limit), _mm512_div_ps(limit, max));
-    let least = _mm512_set1_ps(f32::MIN_POSITIVE);
-    let finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, _mm512_set1_ps(f32::INFINITY));
-    let large = _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(finite, a, least);
-    // 0 where nothing can be represented, and NaN where a number is not finite.
-    let other = _mm512_mask_mov_ps(_mm512_set1_ps(f32::NAN), finite, _mm512_setzero_ps());
-    (_mm512_mask_mov_ps(other, large, a), _mm512_mask_mov_ps(other, large, inv))
-}
-
-/// Joins the sixteen lanes of each of sixteen registers; lane `i` of the result is that of register `i`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn fold(v: [__m512i; 16], join: impl Fn(__m512i, __m512i) -> __m512i) -> __m512i {
-    // In each quarter of a register a lane of two, then of four registers.
-    let twos: [_; 8] = std::array::from_fn(|i| {
-        let (a, b) = (v[2 * i], v[2 * i + 1]);
-        join(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b))
-    });
-    let fours: [_; 4] = std::array::from_fn(|i| {
-        let (a, b) = (twos[2 * i], twos[2 * i + 1]);
-        join(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
-    });
-    // Then quarters.
-    let even_and_odd = |a, b| {
-        let even = _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b);
-        join(even, _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b))
-    };
-    even_and_odd(even_and_odd(fours[0], fours[1]), even_and_odd(fours[2], fours[3]))
 }
 
 /// Signed bytes plus 128 each.
