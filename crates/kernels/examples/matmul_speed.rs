@@ -94,8 +94,8 @@ fn main() {
                 let w = Matrix::with_layout(layout, ty, &small, few, cols).unwrap();
                 let big = Matrix::with_layout(layout, ty, &large, many, cols).unwrap();
                 // Of one token that is made, and of several that are made at once.
-                let bytes_per_second = |precision, counts: [usize; 5]| {
-                    for tokens in counts {
+                let bytes_per_second = |precision, counts: &[usize]| {
+                    for &tokens in counts {
                         let counts = RowCounts::new(precision, tokens);
                         let cached = small.len() as f64 / run(isa, &w, counts) / 1e9;
                         let cold = large.len() as f64 / run(isa, &big, counts) / 1e9;
@@ -103,11 +103,11 @@ fn main() {
                     }
                 };
                 print!("  {ty:5} {layout:?}: 16 bits, cached and memory GB/s");
-                bytes_per_second(Precision::Bits16, [1, 2, 3, 4, 8]);
+                bytes_per_second(Precision::Bits16, &[1, 2, 3, 4, 6, 8, 16]);
                 print!("; 8 bits, cached and memory GB/s");
-                bytes_per_second(Precision::Bits8, [2, 5, 9, 12, 16]);
+                bytes_per_second(Precision::Bits8, &[2, 5, 9, 12, 16]);
                 print!("; GMAC/s");
-                for tokens in [2, 5, 16, 96, 510] {
+                for tokens in [2, 5, 8, 16, 24, 96, 510] {
                     let macs = (few * cols * tokens) as f64;
                     let counts = RowCounts::new(Precision::Bits8, tokens);
                     print!("  {tokens}: {:.0}", macs / run(isa, &w, counts) / 1e9);

@@ -70,3 +70,43 @@ macro_rules! tokens_together {
     }};
 }
 pub(super) use tokens_together;
+
+/// As [`tokens_together`], for one to four or eight tokens at a time: of eight, the last two may be missing, and `$body` takes the last token that exists in
+/// their place.
+#[cfg(target_arch = "x86_64")]
+macro_rules! up_to_eight_together {
+    ($tokens:expr, $t:ident, $n:ident => $body:expr) => {{
+        let (tokens, mut $t) = ($tokens, 0);
+        while $t < tokens {
+            $t += match tokens - $t {
+                1 => {
+                    const $n: usize = 1;
+                    $body;
+                    $n
+                }
+                2 => {
+                    const $n: usize = 2;
+                    $body;
+                    $n
+                }
+                3 => {
+                    const $n: usize = 3;
+                    $body;
+                    $n
+                }
+                4 | 5 => {
+                    const $n: usize = 4;
+                    $body;
+                    $n
+                }
+                _ => {
+                    const $n: usize = 8;
+                    $body;
+                    $n
+                }
+            };
+        }
+    }};
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use up_to_eight_together;

@@ -1,7 +1,7 @@
 //! Packing with AVX-512.
 
 use super::pack::scale_for;
-use super::{ActSlots, Precision, TOKEN_BLOCK, TokenOffsets, WIDE, bf16_line};
+use super::{ActSlots, Precision, TOKEN_BLOCK, TokenOffsets, USUAL_ZEROS, WIDE, bf16_line};
 use std::arch::x86_64::*;
 
 impl ActSlots<'_> {
@@ -102,9 +102,10 @@ impl ActSlots<'_> {
                 let [s0, s1] = sums_of_16(unsigned(b0), unsigned(b1));
                 *self.tiles.scale.add(at + t) = a;
                 *self.tiles.s32.add(at + t) = a * (s0 + s1) as f32;
-                *self.tiles.z32.add(at + t) = -(s0 + s1);
-                *self.tiles.z16.add(2 * at + t) = -s0;
-                *self.tiles.z16.add(2 * at + TOKEN_BLOCK + t) = -s1;
+                let [one, two] = USUAL_ZEROS;
+                *self.tiles.z32.add(at + t) = -one * (s0 + s1);
+                *self.tiles.z16.add(2 * at + t) = -two * s0;
+                *self.tiles.z16.add(2 * at + TOKEN_BLOCK + t) = -two * s1;
             }
         }
     }

@@ -27,10 +27,10 @@ const fn in_words<Q: BlockFormat>() -> bool {
     lines_together::<Q>(LOW_BYTE) == 0
 }
 
-units_driver!("avx2,fma,f16c", TilesAvx2, RowsAvx2, in_words, Narrow);
+units_driver!("avx2,fma,f16c", TilesAvx2, RowsAvx2, in_words, tokens_together, Narrow);
 driver!(@quantized "avx2,fma,f16c", RowsAvx2, 8);
 
-/// Rows for tokens `x`, the first of which is token `t`: sixteen rows × 256 columns at a time are packed into units of a tile, and multiplied by the code
+/// Rows for tokens `x`, those with the numbers `tokens`: sixteen rows × 256 columns at a time are packed into units of a tile, and multiplied by the code
 /// of tiles.
 ///
 /// # Safety
@@ -40,7 +40,7 @@ pub(super) unsafe fn units<S: ByteSums, Q: TilesAvx2, const T: usize>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &[Tokens<'_>; T],
-    t: usize,
+    tokens: Range<usize>,
     out: Output<'_>,
 ) {
     let groups = x[0].cols() / 32;
@@ -64,9 +64,9 @@ pub(super) unsafe fn units<S: ByteSums, Q: TilesAvx2, const T: usize>(
                 both_halves::<S, Q, T>(units, of, x, &mut sums, ahead);
             }
         }
-        for (j, sums) in sums.iter().enumerate() {
+        for (t, sums) in tokens.clone().zip(&sums) {
             // SAFETY: the elements are ours by the caller's promise.
-            let out = unsafe { out.row_mut(t + j, wanted.clone()) };
+            let out = unsafe { out.row_mut(t, wanted.clone()) };
             out.copy_from_slice(&sums[wanted.start - first..][..wanted.len()]);
         }
     }

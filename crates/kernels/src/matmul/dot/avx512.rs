@@ -28,9 +28,23 @@ units_driver!(
     "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c",
     TilesAvx512,
     RowsAvx512,
-    never
+    never,
+    up_to_eight_together
 );
 driver!(@quantized "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c", RowsAvx512, 16);
+
+/// Number of tokens that are multiplied together; of more, each as many share what was packed. (Measured with eight: the compiler computes one token after
+/// the other, whose sums are too few to hide the latency.)
+const FEW: usize = 4;
+
+impl PrefetchAhead for Option<&mut RowsAhead> {
+    #[inline(always)]
+    fn ask<Q: TilesAvx512>(&mut self, unit: *const u8, g: usize) {
+        if let Some(ahead) = self {
+            PrefetchAhead::ask::<Q>(*ahead, unit, g);
+        }
+    }
+}
 
 impl PrefetchAhead for RowsAhead {
     #[inline(always)]
@@ -39,7 +53,7 @@ impl PrefetchAhead for RowsAhead {
     }
 }
 
-/// Rows for tokens `x`, the first of which is token `t`.
+/// Rows for tokens `x`, those with the numbers `tokens`: there may be fewer of these, of which the last is repeated.
 ///
 /// # Safety
 /// As for `dot::rows`; the CPU has the level.
@@ -48,7 +62,7 @@ unsafe fn units<Q: TilesAvx512 + RowsAvx512, const T: usize>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &[Tokens<'_>; T],
-    t: usize,
+    tokens: Range<usize>,
     out: Output<'_>,
 ) {
     let groups = x[0].cols() / 32;
@@ -71,10 +85,21 @@ unsafe fn units<Q: TilesAvx512 + RowsAvx512, const T: usize>(
                     let unit = units.as_mut_ptr().add(TILE_ROWS * Q::BYTES * u);
                     pack::<Avx512, Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
                 }
-                few_columns::<Q, T>(units.as_mut_ptr(), &mut ahead, g, count, x, &mut total);
+                let units = units.as_mut_ptr();
+                if T <= FEW {
+                    few_columns::<Q, T>(units, &mut ahead, g, count, x, &mut total);
+                    continue;
+                }
+                let totals = total.as_chunks_mut::<FEW>().0.iter_mut();
+                // The first of them wait for memory.
+                let mut ahead = Some(&mut ahead);
+                for (x, total) in x.as_chunks::<FEW>().0.iter().zip(totals) {
+                    few_columns::<Q, FEW>(units, &mut ahead, g, count, x, total);
+                    ahead = None;
+                }
             }
-            for (j, total) in total.into_iter().enumerate() {
-                _mm512_mask_storeu_ps(out.at(t + j, first), mask(&wanted, first), total);
+            for (t, total) in tokens.clone().zip(total) {
+                _mm512_mask_storeu_ps(out.at(t, first), mask(&wanted, first), total);
             }
         }
     }

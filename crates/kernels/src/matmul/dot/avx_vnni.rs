@@ -9,4 +9,4 @@ use crate::matmul::tiles::avx_vnni::Whole;
 use crate::matmul::{Matrix, Output, Tokens};
 use std::ops::Range;
 
-units_driver!("avx2,fma,f16c,avxvnni", TilesAvx2, RowsAvx2, never, Whole);
+units_driver!("avx2,fma,f16c,avxvnni", TilesAvx2, RowsAvx2, never, tokens_together, Whole);

@@ -78,10 +78,10 @@ macro_rules! driver {
 
 /// The code around a level's `units`, the products of rows that are packed into units of a tile (`units.rs`). Parameters: the level's features, its traits
 /// of tiles and of rows, the function of a type that is true if its rows are computed by [`driver`]'s code instead, as are those of types without tiles,
-/// and what `units` is generic over beside the type and the number of tokens.
+/// the macro that cuts the tokens, and what `units` is generic over beside the type and the number of tokens.
 #[cfg(target_arch = "x86_64")]
 macro_rules! units_driver {
-    ($features:literal, $tiles:ident, $rows:ident, $row_by_row:ident $(, $sums:ty)?) => {
+    ($features:literal, $tiles:ident, $rows:ident, $row_by_row:ident, $together:ident $(, $sums:ty)?) => {
         /// # Safety
         /// As for `dot::rows`; the CPU has the level.
         pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
@@ -109,13 +109,13 @@ macro_rules! units_driver {
                 // SAFETY: by the caller's promise.
                 return unsafe { quantized::<Q>(w, rows, x, out) };
             }
-            $crate::matmul::sizes::tokens_together!(x.tokens(), t, T => {
+            $crate::matmul::sizes::$together!(x.tokens(), t, T => {
                 // SAFETY: by the caller's promise.
                 unsafe { some_as_tiles::<Q, T>(w, rows.clone(), x, t, out) }
             });
         }
 
-        /// Rows for `T` tokens from token `t` on.
+        /// Rows for `T` tokens from token `t` on; the last one stands for those that do not exist.
         ///
         /// # Safety
         /// As for [`rows`].
@@ -127,9 +127,11 @@ macro_rules! units_driver {
             t: usize,
             out: Output<'_>,
         ) {
-            let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+            let last = x.tokens() - 1;
+            let tokens = t..x.tokens().min(t + T);
+            let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(last.min(t + i)));
             // SAFETY: by the caller's promise.
-            unsafe { units::<$($sums,)? Q, T>(w, rows, &x, t, out) }
+            unsafe { units::<$($sums,)? Q, T>(w, rows, &x, tokens, out) }
         }
     };
 }
@@ -144,7 +146,7 @@ mod avx_vnni;
 pub(super) mod neon;
 pub(super) mod scalar;
 #[cfg(target_arch = "x86_64")]
-mod units;
+pub(super) mod units;
 
 use super::{Matrix, Output, Tokens};
 use crate::isa::SimdLevel;

@@ -4,8 +4,7 @@
 //! multiplier at best 80 % (73 %) of its peak.
 
 use super::{Panel, avx512_panel};
-use crate::blocks::avx512_rows::RowsAvx512;
-use crate::blocks::{Formula, WeightType, with_block, with_formula};
+use crate::blocks::{BlockFormat, Formula, WeightType, with_formula, with_rows, with_tiles};
 use crate::lanes::align_stack;
 use crate::matmul::amx;
 use crate::matmul::sizes::PANEL_ROWS;
@@ -28,14 +27,28 @@ pub(super) unsafe fn panel(
     out: Output<'_>,
     p: &mut Panel,
 ) {
+    let ty = w.weight_type();
     // SAFETY: by the caller's promise.
     unsafe {
-        with_block!(
-            w.weight_type(),
-            Q => quantized::<Q>(w, rows, k, x, out, p),
-            {
-                fill_float(w, rows.clone(), k.clone(), p);
-                tokens::<Float>(rows, k, x, out, p);
+        if ty.is_float() {
+            fill_float(w, rows.clone(), k.clone(), p);
+            return tokens::<Float>(rows, k, x, out, p);
+        }
+        if alight_types::packed::has_tiles(ty.ggml()) {
+            return with_tiles!(
+                ty,
+                Q => {
+                    avx512_panel::fill_as_tiles::<Q>(w, rows.clone(), k.clone(), p);
+                    quantized::<Q>(rows, k, x, out, p);
+                },
+                unreachable!("floats")
+            );
+        }
+        with_rows!(
+            ty,
+            Q => {
+                avx512_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
+                quantized::<Q>(rows, k, x, out, p);
             }
         )
     }
@@ -68,17 +81,16 @@ fn first(n: u32) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
-unsafe fn quantized<Q: RowsAvx512>(
-    w: &Matrix<'_>,
+/// Multiplies a panel that has been filled.
+unsafe fn quantized<Q: BlockFormat>(
     rows: Range<usize>,
     k: Range<usize>,
     x: &Tokens<'_>,
     out: Output<'_>,
-    p: &mut Panel,
+    p: &Panel,
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        avx512_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
         with_formula!(
             Q,
             F => if F::SCALES == 1 && x.rows_in_blocks() {

@@ -1,16 +1,110 @@
-//! Fills a panel with AVX-512: 16 rows × 64 columns at a time, transposed in registers.
+//! Fills a panel with AVX-512. Rows of types that have tiles are packed into units of a tile, in the first-level cache, whose codes fewer instructions
+//! move than bytes; of others 16 rows × 64 columns of bytes are transposed in registers.
 
 use super::Panel;
 use crate::blocks::avx512_rows::{Group256, Offsets, RowsAvx512};
-use crate::blocks::per_16;
+use crate::blocks::avx512_tiles::TilesAvx512;
+use crate::blocks::units::pack;
+use crate::blocks::{BlockFormat, per_16};
+use crate::lanes::Avx512;
 use crate::matmul::Matrix;
-use crate::matmul::prefetch::CacheLines;
+use crate::matmul::dot::units::{Blocks, Columns};
+use crate::matmul::prefetch::{self, CacheLines};
 use crate::matmul::sizes::PANEL_ROWS;
+use crate::matmul::tiles::avx512::{PrefetchAhead, each_group};
+use crate::matmul::tiles::avx512_panel::PanelHalf;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Rows that are transposed together: the 32-bit lanes of a register.
 const TILE: usize = 16;
+
+/// Unpacks rows `rows` (1..=32 of them) × columns `k` into the panel, of a type that has tiles. There are further rows after the last; their products are
+/// never stored.
+///
+/// # Safety
+/// The rows and columns are inside the matrix; the CPU has the level.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+pub(in crate::matmul) unsafe fn fill_as_tiles<Q: TilesAvx512>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    let mut ahead = NextRows::new::<Q>(w, &rows, &k, 32);
+    let (mut units, mut copy) = (Columns::EMPTY, Columns::EMPTY);
+    let first = k.start / 32;
+    for half in 0..rows.len().div_ceil(TILE) {
+        for start in k.clone().step_by(256) {
+            let k = start..k.end.min(start + 256);
+            let row = rows.start + TILE * half;
+            let blocks = Blocks::of::<Q>(w, row, start / 256, k.len() / 32, &mut copy);
+            // SAFETY: sixteen rows, and the units of at most 256 of their columns, which the panel has memory for.
+            unsafe {
+                for u in 0..k.len() / Q::BLOCK {
+                    let unit = units.as_mut_ptr().add(TILE * Q::BYTES * u);
+                    pack::<Avx512, Q>(blocks.first.add(u * Q::BYTES), blocks.stride, unit);
+                }
+                let ahead = &mut ahead;
+                let mut half = PanelHalf::<_, true, true> { first, half, ahead, p };
+                each_group::<Q>(units.as_mut_ptr(), &k, &mut half);
+            }
+        }
+    }
+}
+
+/// Prefetches the rows of the next panel in the order of the file while this one is unpacked, each step as many bytes as it reads. With few tokens,
+/// unpacking is memory-bound, and 16 rows at once are more streams than the hardware follows.
+struct NextRows {
+    next: *const u8,
+    /// Bytes of sixteen rows in a step.
+    bytes: usize,
+    /// If other columns lie in between, these columns of the next rows: a row's worth of cache lines for each row.
+    lines: CacheLines,
+    /// Lines of a step; 0 if rows are contiguous.
+    per_step: usize,
+}
+
+impl NextRows {
+    /// Follows the rows `rows`, of which columns `k` are read, `columns` of sixteen rows in a step.
+    fn new<Q: BlockFormat>(
+        w: &Matrix<'_>,
+        rows: &Range<usize>,
+        k: &Range<usize>,
+        columns: usize,
+    ) -> NextRows {
+        let skipped = (k.start / Q::BLOCK) * Q::BYTES;
+        let next = w.data.as_ptr().wrapping_add(rows.end * w.stride);
+        let bytes = k.len() / Q::BLOCK * Q::BYTES;
+        let lines = CacheLines::new(next.wrapping_add(skipped), bytes, w.stride - bytes);
+        let steps = k.len().div_ceil(columns);
+        NextRows {
+            next: next.wrapping_add(skipped * rows.len()),
+            bytes: TILE * columns * Q::BYTES / Q::BLOCK,
+            per_step: if w.gap() == 0 { 0 } else { lines.per_row() * TILE / steps + 1 },
+            lines,
+        }
+    }
+
+    /// Prefetches a step.
+    #[inline(always)]
+    fn step(&mut self) {
+        if self.per_step == 0 {
+            prefetch::far(self.next, self.bytes);
+            self.next = self.next.wrapping_add(self.bytes);
+        }
+        for _ in 0..self.per_step {
+            prefetch::far(self.lines.next(), 64);
+        }
+    }
+}
+
+impl PrefetchAhead for &mut NextRows {
+    #[inline(always)]
+    fn ask<Q: TilesAvx512>(&mut self, _: *const u8, _: usize) {
+        self.step();
+    }
+}
 
 /// Unpacks rows `rows` (1..=32 of them) × columns `k` into the panel. Rows past the end repeat
 /// the last one; their products are never stored.
@@ -24,17 +118,7 @@ pub(in crate::matmul) unsafe fn fill<Q: RowsAvx512>(
     k: Range<usize>,
     p: &mut Panel,
 ) {
-    // The rows of the next panel are prefetched in the order of the file while this one is unpacked: each step prefetches as many
-    // bytes as it reads. With few tokens, unpacking is memory-bound, and 16 rows at once are more streams than the hardware
-    // follows.
-    let skipped = (k.start / Q::BLOCK) * Q::BYTES;
-    let next = w.data.as_ptr().wrapping_add(rows.end * w.stride);
-    let mut ahead = next.wrapping_add(skipped * rows.len());
-    // If other columns lie in between, these columns of the next rows: a row's worth of cache lines for each row.
-    let bytes = k.len() / Q::BLOCK * Q::BYTES;
-    let mut lines = CacheLines::new(next.wrapping_add(skipped), bytes, w.stride - bytes);
-    let strided = w.gap() != 0;
-    let per_step = lines.per_row() * TILE / k.len().div_ceil(64) + 1;
+    let mut ahead = NextRows::new::<Q>(w, &rows, &k, 64);
     for tile in 0..rows.len().div_ceil(TILE) {
         let mut row = [std::ptr::null(); TILE];
         for (i, row) in row.iter_mut().enumerate() {
@@ -50,16 +134,7 @@ pub(in crate::matmul) unsafe fn fill<Q: RowsAvx512>(
                 }
                 scales::<Q>(&group, g, tile, p);
                 for j in 0..left / 64 {
-                    if strided {
-                        for _ in 0..per_step {
-                            _mm_prefetch::<_MM_HINT_T1>(lines.next().cast());
-                        }
-                    } else {
-                        for _ in 0..(TILE * 64 / Q::BLOCK * Q::BYTES) / 64 {
-                            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-                            ahead = ahead.wrapping_add(64);
-                        }
-                    }
+                    ahead.step();
                     step::<Q, false>(&group, j, 4 * g + j, tile, p);
                 }
                 if !left.is_multiple_of(64) {

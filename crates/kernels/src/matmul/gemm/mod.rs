@@ -237,7 +237,7 @@ impl Default for MatmulScratch {
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(in crate::matmul) struct Panel {
     pub(in crate::matmul) q: [i8; MAX_K * PANEL_ROWS],
-    pub(super) z: [i32; MAX_K / 16 * PANEL_ROWS],
+    pub(in crate::matmul) z: [i32; MAX_K / 16 * PANEL_ROWS],
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
     pub(in crate::matmul) d: [f32; MAX_K / 16 * PANEL_ROWS],
     pub(in crate::matmul) m: [f32; MAX_K / 16 * PANEL_ROWS],

@@ -12,6 +12,7 @@
 use super::avx512_panel;
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::blocks::{BlockFormat, WeightType, with_tiles};
+use crate::matmul::activations::USUAL_ZEROS;
 use crate::matmul::prefetch::{self, PrefetchAddress};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
 use crate::matmul::{MatmulScratch, Matrix, Output, Precision, Tokens};
@@ -528,9 +529,9 @@ pub(in crate::matmul) struct Block {
     pub(in crate::matmul) scale: *const f32,
     /// `[K/32][TOKEN_BLOCK]`
     pub(super) s32: *const f32,
-    /// `[K/32][TOKEN_BLOCK]`, minus the sums of 32 integers
+    /// `[K/32][TOKEN_BLOCK]`, minus the sums of 32 integers, times the first of [`USUAL_ZEROS`]
     pub(super) z32: *const i32,
-    /// `[K/32][2][TOKEN_BLOCK]`, minus the sums of 16
+    /// `[K/32][2][TOKEN_BLOCK]`, minus the sums of 16, times the second
     pub(super) z16: *const i32,
 }
 
@@ -566,21 +567,30 @@ impl Block {
                 1 => *self.s32.add(TOKEN_BLOCK * b + t),
                 _ => {
                     let z16 = *self.z16.add(TOKEN_BLOCK * (2 * b + h) + t);
-                    *self.scale.add(TOKEN_BLOCK * b + t) * (-z16) as f32
+                    *self.scale.add(TOKEN_BLOCK * b + t)
+                        * (-z16 >> USUAL_ZEROS[1].trailing_zeros()) as f32
                 }
             }
         }
     }
 }
 
-/// ZERO times the lanes: by a shift, which is cheaper, if ZERO is a power of two.
+/// Sums times ZERO, of those that are stored times the usual zero point: by a shift, which is cheaper, if their quotient is a power of two.
 #[inline(always)]
 pub(super) unsafe fn times_zero<Q: TilesAvx512>(v: __m512i) -> __m512i {
+    let usual = USUAL_ZEROS[Q::SCALES - 1];
+    let power = |n: i32| (n as u32).is_power_of_two();
     // SAFETY: the callers' CPU has the level.
     unsafe {
-        if (Q::ZERO as u32).is_power_of_two() {
-            _mm512_sll_epi32(v, _mm_cvtsi32_si128(Q::ZERO.trailing_zeros() as i32))
+        if power(Q::ZERO) {
+            let by = Q::ZERO.trailing_zeros() as i32 - usual.trailing_zeros() as i32;
+            match by {
+                0 => v,
+                1.. => _mm512_sll_epi32(v, _mm_cvtsi32_si128(by)),
+                _ => _mm512_sra_epi32(v, _mm_cvtsi32_si128(-by)),
+            }
         } else {
+            let v = _mm512_sra_epi32(v, _mm_cvtsi32_si128(usual.trailing_zeros() as i32));
             _mm512_mullo_epi32(v, _mm512_set1_epi32(Q::ZERO))
         }
     }

@@ -7,7 +7,7 @@
 //! are more complex than nibbles or bytes. The operations for a token and their order are those in place, so the sums have the
 //! same bits.
 
-use super::avx512::{AHEAD, Block, Groups, ask, at, each_group, four, mask, times_zero};
+use super::avx512::{AHEAD, Block, Groups, PrefetchAhead, at, each_group, four, mask, times_zero};
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::blocks::with_formula;
 use crate::isa::SimdLevel;
@@ -112,22 +112,29 @@ unsafe fn fill<Q: TilesAvx512, const SIGNED: bool>(
         unsafe {
             let first = k.start / 32;
             let units = tile.add(k.start / Q::BLOCK * TILE_ROWS * Q::BYTES);
-            each_group::<Q>(units, &k, &mut PanelHalf::<SIGNED> { first, half, ahead, p });
+            let ahead = &ahead;
+            each_group::<Q>(
+                units,
+                &k,
+                &mut PanelHalf::<_, SIGNED, false> { first, half, ahead, p },
+            );
         }
     }
 }
 
-/// Stores the groups of a tile in its half of a panel.
-struct PanelHalf<'a, const SIGNED: bool> {
+/// Stores the groups of a tile in its half of a panel; with `SUMS` also those that compensate for the bias of unsigned activations.
+pub(in crate::matmul) struct PanelHalf<'a, A, const SIGNED: bool, const SUMS: bool> {
     /// The panel's first group.
-    first: usize,
+    pub(in crate::matmul) first: usize,
     /// The tile's number in the panel.
-    half: usize,
-    ahead: PrefetchAddress,
-    p: &'a mut Panel,
+    pub(in crate::matmul) half: usize,
+    pub(in crate::matmul) ahead: A,
+    pub(in crate::matmul) p: &'a mut Panel,
 }
 
-impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for PanelHalf<'_, SIGNED> {
+impl<Q: TilesAvx512, A: PrefetchAhead, const SIGNED: bool, const SUMS: bool> Groups<Q>
+    for PanelHalf<'_, A, SIGNED, SUMS>
+{
     #[inline(always)]
     unsafe fn group<const P: usize>(
         &mut self,
@@ -139,7 +146,7 @@ impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for PanelHalf<'_, SIGNED> {
         let (b, half, p) = (b - self.first, self.half, &mut *self.p);
         // SAFETY: lines of the panel, by the caller's promise.
         unsafe {
-            ask::<Q>(unit, &self.ahead, g);
+            self.ahead.ask::<Q>(unit, g);
             let Scales { d, m } = Q::scales(unit, head, g);
             for part in 0..Q::SCALES {
                 let at = (Q::SCALES * b + part) * PANEL_ROWS + TILE_ROWS * half;
@@ -149,6 +156,7 @@ impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for PanelHalf<'_, SIGNED> {
                 let at = (Q::OFFSETS * b + part) * PANEL_ROWS + TILE_ROWS * half;
                 _mm512_store_ps(p.m.as_mut_ptr().add(at), m[part]);
             }
+            let mut sum = _mm512_setzero_si512();
             for j in 0..8 {
                 let at = 4 * ((8 * b + j) * PANEL_ROWS + TILE_ROWS * half);
                 let mut line = Q::line::<P>(unit, head, g, j);
@@ -156,6 +164,18 @@ impl<Q: TilesAvx512, const SIGNED: bool> Groups<Q> for PanelHalf<'_, SIGNED> {
                     line = _mm512_sub_epi8(line, _mm512_set1_epi8(Q::ZERO as u8 as i8));
                 }
                 _mm512_store_si512(p.q.as_mut_ptr().add(at).cast(), line);
+                if !SUMS {
+                    continue;
+                }
+                sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), line);
+                if (j + 1).is_multiple_of(8 / Q::SCALES) {
+                    // −128·Σq of each row, for the columns that share a scale.
+                    let z = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
+                    let part = Q::SCALES * b + j * Q::SCALES / 8;
+                    let at = part * PANEL_ROWS + TILE_ROWS * half;
+                    _mm512_store_si512(p.z.as_mut_ptr().add(at).cast(), z);
+                    sum = _mm512_setzero_si512();
+                }
             }
         }
     }

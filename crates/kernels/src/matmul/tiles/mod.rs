@@ -63,7 +63,7 @@ pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod avx512_panel;
+pub(super) mod avx512_panel;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
