@@ -383,9 +383,9 @@ pub(crate) use by_level;
 #[inline(always)]
 pub(crate) fn align_stack() {
     #[repr(align(64))]
-    struct Line {
+    struct AlignedLine {
         _bytes: [u8; 64],
     }
-    let line = std::mem::MaybeUninit::<Line>::uninit();
+    let line = std::mem::MaybeUninit::<AlignedLine>::uninit();
     std::hint::black_box(line.as_ptr());
 }
