@@ -61,7 +61,7 @@ fn check(file: &Gguf<'_>, bytes: &[u8]) {
         assert!(!beside || tensor.stride.is_some_and(|stride| file.packed && stride % 4096 == 0));
         let rows = tensor.elements() / tensor.ne[0];
         assert_eq!(tensor.row_bytes() * rows, tensor.nbytes);
-        if tensor.packed {
+        if tensor.packed.is_some() {
             assert!(file.packed && tensor.ne[1] % 16 == 0 && (beside || tensor.offset % 4096 == 0));
         }
         let data = tensor.data(bytes).expect("the data lies in the file");

@@ -1,6 +1,7 @@
 //! A server of tiny models, for the fuzz targets `request` and `body`: requests as lines and bodies, and the promises of an answer.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
@@ -89,11 +90,14 @@ pub fn server(models: impl FnOnce() -> Vec<Tiny>) -> &'static Fuzzed {
             keys: Vec::new(),
             origins: Vec::new(),
             metrics: true,
+            vllm_metrics: true,
+            drain: Duration::from_secs(5),
             slots: true,
             slot_files: Some(slots),
             rest: None,
             page: true,
             template_variables: Default::default(),
+            allow_load: false,
         };
         // A context of a few answers: none takes long, whatever is asked.
         let served = |tiny: Tiny| Served {
@@ -102,6 +106,7 @@ pub fn server(models: impl FnOnce() -> Vec<Tiny>) -> &'static Fuzzed {
             aliases: Vec::new(),
             draft: None,
             context: 192,
+            adapters: Default::default(),
             quantization: Box::new(|| None),
         };
         let log = |said: &str| {
